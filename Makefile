@@ -1,0 +1,59 @@
+# changeglot: `make help` lists what there is.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+JAR := src/changeglot/kernel/changeglot-kernel.jar
+JAVA_SOURCES := $(shell find src/changeglot/kernel/java -name '*.java')
+.DEFAULT_GOAL := help
+.PHONY: help java setup kernel demo check test golden docs bench wheel compat clean
+
+help:  ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
+
+java:
+	@command -v javac >/dev/null 2>&1 || { \
+	  echo "changeglot needs a JDK, 17 or 21, and none was found on the PATH."; \
+	  echo "Debian, Ubuntu: apt-get install openjdk-17-jdk-headless   macOS: brew install openjdk@17"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "changeglot needs Python 3.11 or newer; say which one with PYTHON=python3.11 make ..."; exit 1; }
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench]'
+	touch $@
+
+setup: java $(VENV)/.installed $(JAR)  ## the environment in .venv, and the kernel
+
+$(JAR): $(JAVA_SOURCES) tools/build_kernel.py | $(VENV)/.installed
+	$(BIN)/python tools/build_kernel.py
+
+kernel: java $(JAR)  ## compile the Java kernel
+
+demo: setup  ## one shop's life in seven formats: decoded, compared, translated
+	$(BIN)/changeglot demo
+
+check: setup  ## formatting, lint, types, imports
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	PYTHONPATH=src $(BIN)/lint-imports
+
+test: setup  ## all tests
+	$(BIN)/python -m pytest
+
+golden: setup  ## rewrite what the golden messages should decode to; read the diff
+	$(BIN)/python tools/golden.py
+
+bench: setup  ## measure against Flink and the floors, into bench/results.md
+	$(BIN)/python bench/run.py
+
+wheel: setup  ## the package, with the kernel in it, into dist/
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w dist .
+
+compat: setup  ## the same kernel jar and the codec tests on Spark 4.2
+	$(PYTHON) -m venv .venv-spark42
+	.venv-spark42/bin/python -m pip install --quiet 'pyspark>=4.2,<4.3' hypothesis pytest PyYAML
+	PYTHONPATH=src .venv-spark42/bin/python -m pytest tests/test_codecs.py tests/test_kernel.py
+
+clean:  ## remove what was built
+	rm -rf $(VENV) .venv-* $(JAR) dist build .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,194 @@
+"""What a format is: expressions both ways, and a table of what it cannot carry."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from changeglot import kernel
+from changeglot.model import CHANGE, Change, Op
+from changeglot.tables import Tables
+
+#: A message's columns, `key` and `value`, or the columns of a stage by name.
+Stage = dict[str, Column]
+
+
+def nothing(_: Change) -> Column:
+    """NULL: what is lost is gone."""
+    return F.lit(None)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A field that a format cannot carry, why, and what it is after a round trip."""
+
+    field: str
+    why: str
+    becomes: Callable[[Change], Column] = nothing
+
+
+@dataclass(frozen=True)
+class Codec(ABC):
+    """A message format as expressions. Knows no session, no DataFrame and no transport.
+
+    Decoding goes in stages, each a `select` of its own, so that Spark parses once and generates code for all of it:
+    body (what was read), rows (where a message holds many), columns, images, change or problem. Encoding: declared
+    (the columns as the format wants them), parts (where a change needs several messages), message.
+    """
+
+    name: ClassVar[str]
+    aliases: ClassVar[tuple[str, ...]]
+    speaks: ClassVar[frozenset[str]]
+    #: Paths of members that prove the format, shown as evidence.
+    marks: ClassVar[tuple[str, ...]]
+
+    tables: Tables = field(default=Tables())
+
+    @property
+    @abstractmethod
+    def losses(self) -> tuple[Loss, ...]:
+        """What does not survive encode and decode, exactly; a field that is not named here does."""
+
+    # Decoding
+
+    @abstractmethod
+    def detect(self, seen: Column) -> Column:
+        """BOOLEAN, never NULL: do the members that were seen make it mine? True for one codec at most."""
+
+    @abstractmethod
+    def body(self, message: Stage) -> Stage:
+        """What the kernel reads of the message; `body` has the problem, if there is one."""
+
+    def opened(self, body: Stage) -> Stage:
+        """What else is taken from the body once, for the stages that follow."""
+        return {}
+
+    def silent(self, body: Stage) -> Column | None:
+        """BOOLEAN: does the message say nothing at all (a tombstone)? None if no message is such."""
+        return None
+
+    def rows(self, body: Stage) -> Column | None:
+        """ARRAY: what becomes one change each; None if a message is one change."""
+        return None
+
+    @abstractmethod
+    def op(self, body: Stage) -> Column:
+        """STRING: what the change does; NULL for a word that the format does not have."""
+
+    @abstractmethod
+    def columns(self, body: Stage, row: Column, op: Column) -> Column:
+        """COLUMNS, as the message declares them; else the names and JSON kinds of what is there."""
+
+    @abstractmethod
+    def images(self, body: Stage, row: Column, op: Column, columns: Column) -> tuple[Column, Column]:
+        """Before and after, each STRUCT<values, problem>."""
+
+    @abstractmethod
+    def change(self, body: Stage, op: Column, columns: Column, before: Column, after: Column) -> Change:
+        """The change; counts only where there is no problem."""
+
+    def problem(self, body: Stage, row: Column, change: Change) -> Column:
+        """STRING: what is wrong with a message that could be read, NULL if nothing."""
+        return F.when(change["op"].isNull(), F.lit("no operation"))
+
+    # Encoding
+
+    def declared(self, change: Change) -> Column:
+        """COLUMNS as the format's own types name them."""
+        return change["columns"]
+
+    def parts(self, change: Change) -> Column | None:
+        """ARRAY<STRING>: a word for each message that the change needs; None if always one."""
+        return None
+
+    @abstractmethod
+    def message(self, change: Change, columns: Column, part: Column) -> tuple[Column, Column]:
+        """Key and value, BINARY, of a change whose op the format speaks."""
+
+
+# What several formats share
+
+
+def key_after(change: Change) -> Column:
+    """MAP: the key of the row after the change."""
+    return kernel.pick(change["after"], change["key"], F.map_keys(change["key"]))
+
+
+def moved(change: Change) -> Column:
+    """BOOLEAN, never NULL: does an update change the row's key?"""
+    there = (change["op"] == Op.UPDATE) & change["key"].isNotNull() & change["after"].isNotNull()
+    return F.coalesce(there & (F.size(kernel.differ(change["key"], key_after(change))) > 0), F.lit(False))
+
+
+def half(change: Change, part: Column) -> Change:
+    """The change, or of one that is told as two: its `delete` of the old row, or its `insert` of the new."""
+    removes, adds = part == "delete", part == "insert"
+    return {
+        **change,
+        "op": F.when(removes, Op.DELETE).when(adds, Op.INSERT).otherwise(change["op"]),
+        "key": F.when(adds, key_after(change)).otherwise(change["key"]),
+        "before": F.when(~adds, change["before"]),
+        "after": F.when(~removes, change["after"]),
+    }
+
+
+def covers(image: Column, names_of: Column) -> Column:
+    """BOOLEAN: has the image every column that the other has?"""
+    none = F.lit(None).cast("map<string,string>")
+    empty = F.size(names_of) == 0
+    return image.isNotNull() & (empty | kernel.pick(image, none, F.map_keys(names_of)).isNotNull())
+
+
+def raw(extra: Column, name: str) -> Column:
+    """BINARY: JSON text kept under that name, NULL if there is none."""
+    return extra[name].cast("binary")
+
+
+def own_words(*prefixes: str) -> Callable[[Change], Column]:
+    """Of `extra` only what begins with one of the prefixes; NULL if nothing does."""
+
+    def keep(change: Change) -> Column:
+        def mine(name: Column, _: Column) -> Column:
+            hit = name.startswith(prefixes[0])
+            for prefix in prefixes[1:]:
+                hit = hit | name.startswith(prefix)
+            return hit
+
+        kept = F.map_filter(change["extra"], mine)
+        return F.when(F.size(kept) > 0, kept)
+
+    return keep
+
+
+def lost(codec: Codec, change: Change) -> Column:
+    """ARRAY<STRING>: fields of this change that the format does not carry; `op` if it has no word for it."""
+    spoken = change["op"].isin(sorted(codec.speaks))
+    gone = [F.when(~differs(loss, change), None).otherwise(F.lit(loss.field)) for loss in codec.losses]
+    fields = F.concat_ws(",", *gone)
+    none = F.array().cast("array<string>")
+    return F.when(~spoken, F.array(F.lit("op"))).when(fields == "", none).otherwise(F.split(fields, ","))
+
+
+def part_of(change: Change, path: str) -> Column:
+    """A field of the change, `relation.tenant` for instance."""
+    first, *more = path.split(".")
+    value = change[first]
+    for name in more:
+        value = value[name]
+    return value
+
+
+def differs(loss: Loss, change: Change) -> Column:
+    """BOOLEAN, never NULL: is the field another one after a round trip?"""
+    now, then = part_of(change, loss.field), loss.becomes(change)
+    if CHANGE[loss.field.split(".")[0]].dataType.typeName() == "map":
+        then = then.cast("map<string,string>")
+        same = F.coalesce(F.size(kernel.differ(then, now)), F.lit(0)) == 0
+        back = F.coalesce(F.size(kernel.differ(now, then)), F.lit(0)) == 0
+        return (now.isNull() != then.isNull()) | ~(same & back)
+    return ~now.eqNullSafe(then)

@@ -1,0 +1,321 @@
+"""Electric's shape messages: inserts, updates, deletes and controls of a shape log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from changeglot import kernel, values
+from changeglot.codecs.base import (
+    Codec,
+    Loss,
+    Stage,
+    covers,
+    half,
+    key_after,
+    moved,
+    own_words,
+    raw,
+)
+from changeglot.columns import exact, lookup, sequence
+from changeglot.model import Change, Op, Phase, change, group
+from changeglot.options import option
+
+BODY = f"""
+    headers: STRUCT<operation: STRING, control: STRING, lsn: STRING, op_position: BIGINT, last: BOOLEAN,
+        txids: ARRAY<STRING>, relation: ARRAY<STRING>, global_last_seen_lsn: STRING,
+        `rest=*electric.`: MAP<STRING, STRING>>,
+    key: STRING, value: {kernel.IMAGE}, old_value: {kernel.IMAGE}, `rest=*electric/`: MAP<STRING, STRING>
+"""
+OPS: dict[str, str] = {op: op for op in (Op.INSERT, Op.UPDATE, Op.DELETE)}
+CONTROLS: dict[str, str] = {op: op for op in (Op.UP_TO_DATE, Op.MUST_REFETCH, Op.SNAPSHOT_END)}
+#: Electric drops a shape whose table is truncated and tells its clients to fetch it again.
+WORDS = {**CONTROLS, Op.TRUNCATE: Op.MUST_REFETCH}
+#: PostgreSQL's texts. A boolean is `true` in the rows of a snapshot, `t` in the stream.
+SPELLING = {"boolean": "TRUE_FALSE", "binary": "HEX", "timestamp": "OFFSET", "zoned": "OFFSET"}
+
+
+@dataclass(frozen=True)
+class Electric(Codec):
+    """Values are PostgreSQL's texts; types and the names of key columns come from tables."""
+
+    name = "electric"
+    aliases = ("shapemessage", "shape-message", "shape", "shape-log")
+    speaks = frozenset({*OPS, *WORDS})
+    marks = ("headers.operation", "headers.control", "headers.event", "key")
+
+    replica: Literal["full", "default"] = option(
+        "full: whole rows, and old values of changed columns; default: keys and changed columns, as Electric sends"
+        " when not asked otherwise",
+        "full",
+    )
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        return (
+            Loss(
+                "op",
+                "a truncate is a must-refetch",
+                lambda c: F.coalesce(lookup(WORDS, c["op"]), c["op"]),
+            ),
+            Loss("phase", "a row without an lsn is a snapshot's", _phase),
+            Loss("relation", "schema and table only; a database stands for a schema", _relation),
+            Loss(
+                "key",
+                "values without names; the names come from tables, or from a delete's value",
+                self._named_key,
+            ),
+            Loss("before", self._before_why(), self._before),
+            Loss(
+                "after",
+                "of an insert or update only" if self.replica == "full" else "key and changed columns",
+                self._after,
+            ),
+            Loss("columns", "no types: they come from tables", self._known_columns),
+            Loss("position", "two numbers, the second is the order in the transaction", _position),
+            Loss("transaction", "of a row change only; an order is wanted by `last`", _transaction),
+            Loss("committed_at", "no field"),
+            Loss("committed_nanos", "no field"),
+            Loss("produced_at", "no field"),
+            Loss("origin", "no field"),
+            Loss("statement", "no field"),
+            Loss("extra", "only its own words", own_words("electric.", "electric/")),
+        )
+
+    def _before_why(self) -> str:
+        if self.replica == "full":
+            return "an update's unknown old values cannot be told from unchanged ones"
+        return "of a delete: its key"
+
+    def _before(self, c: Change) -> Column:
+        if self.replica == "full":
+            updated = F.when(_tells_old(c), kernel.overlay(c["after"], c["before"]))
+            gone = F.coalesce(c["before"], c["key"])
+        else:
+            updated, gone = (
+                F.lit(None).cast("map<string,string>"),
+                F.coalesce(c["key"], c["before"]),
+            )
+        return F.when(c["op"] == Op.UPDATE, updated).when(c["op"] == Op.DELETE, gone)
+
+    def _after(self, c: Change) -> Column:
+        return F.when(c["op"].isin(Op.INSERT, Op.UPDATE), self._value(c))
+
+    def _named_key(self, c: Change) -> Column:
+        names = self.tables.key_of(_relation(c))
+        before, after = self._before(c), self._after(c)
+        told = F.when(c["op"] == Op.DELETE, F.when(F.size(before) == F.size(_identity(c)), before))
+        return F.when(c["op"].isin(*Op.ROWS), F.coalesce(kernel.pick(before, after, names), told))
+
+    def _known_columns(self, c: Change) -> Column:
+        return F.when(c["op"].isin(*Op.ROWS), self.tables.columns_of(_relation(c)))
+
+    def detect(self, seen: Column) -> Column:
+        headers = seen["headers"]
+        return headers["operation"].isNotNull() | headers["control"].isNotNull() | headers["event"].isNotNull()
+
+    def body(self, message: Stage) -> Stage:
+        return {"body": kernel.read(message["value"], BODY)}
+
+    def _relation_of(self, body: Stage) -> Column:
+        """From the header, else from the key: `"schema"."table"/...`."""
+        b = body["body"]
+        header = b["headers"]["relation"]
+        first = _parts(b["key"])[0]
+        name = (
+            F.regexp_extract(first, r'^"(.*)"\."(.*)"$', 1),
+            F.regexp_extract(first, r'^"(.*)"\."(.*)"$', 2),
+        )
+        spoken = F.size(header) == 2
+        return group(
+            "relation",
+            schema=F.when(spoken, F.get(header, 0)).when(b["key"].isNotNull(), F.nullif(name[0], F.lit(""))),
+            table=F.when(spoken, F.get(header, 1)).when(b["key"].isNotNull(), F.nullif(name[1], F.lit(""))),
+        )
+
+    def op(self, body: Stage) -> Column:
+        headers = body["body"]["headers"]
+        return F.coalesce(lookup(OPS, headers["operation"]), lookup(CONTROLS, headers["control"]))
+
+    def columns(self, body: Stage, row: Column, op: Column) -> Column:
+        known = self.tables.columns_of(self._relation_of(body))
+        return F.when(body["body"]["headers"]["operation"].isNotNull(), known)
+
+    def images(self, body: Stage, row: Column, op: Column, columns: Column) -> tuple[Column, Column]:
+        b, spelling = body["body"], values.rules(SPELLING, kinds=False)
+        before = F.when(op == Op.DELETE, b["value"]).when(
+            (op == Op.UPDATE) & b["old_value"].isNotNull(),
+            kernel.overlay(b["value"], b["old_value"]),
+        )
+        after = F.when(op.isin(Op.INSERT, Op.UPDATE), b["value"])
+        return kernel.canonical(before, columns, spelling), kernel.canonical(after, columns, spelling)
+
+    def change(self, body: Stage, op: Column, columns: Column, before: Column, after: Column) -> Change:
+        b = body["body"]
+        headers = b["headers"]
+        lsn = _lsn(F.coalesce(headers["lsn"], headers["global_last_seen_lsn"]))
+        relation = self._relation_of(body)
+        is_row = headers["operation"].isNotNull()
+        parts = F.size(_parts(b["key"])) - 1
+        told = F.when((op == Op.DELETE) & (F.size(before) == parts), before)
+        key = F.coalesce(kernel.pick(before, after, self.tables.key_of(relation)), told)
+        order = headers["op_position"]
+        return change(
+            op=op,
+            phase=F.when(headers["lsn"].isNotNull(), Phase.STREAM).when(op == Op.INSERT, Phase.SNAPSHOT),
+            relation=F.when(is_row, relation),
+            key=F.when(is_row, key),
+            before=before,
+            after=after,
+            columns=columns,
+            position=sequence(lsn, order),
+            transaction=group("transaction", ids=headers["txids"], order=order, last=headers["last"]),
+            extra=kernel.note(
+                kernel.overlay(headers["rest"], b["rest"]),
+                # The names of the key's columns may not be known: the key itself then is.
+                {"electric/key": F.when(is_row & key.isNull(), kernel.quote(b["key"]))},
+            ),
+        )
+
+    def problem(self, body: Stage, row: Column, change: Change) -> Column:
+        b = body["body"]
+        headers = b["headers"]
+        word = F.coalesce(headers["operation"], headers["control"])
+        bad_lsn = F.coalesce(headers["lsn"], headers["global_last_seen_lsn"]).isNotNull() & change["position"].isNull()
+        is_row = headers["operation"].isNotNull()
+        return (
+            F.when(word.isNull(), F.lit("neither an operation nor a control"))
+            .when(change["op"].isNull(), F.concat(F.lit("unknown operation or control "), word))
+            .when(is_row & b["value"].isNull(), F.lit("no value"))
+            .when(bad_lsn, F.lit("headers.lsn: expected a number"))
+        )
+
+    def parts(self, change: Change) -> Column:
+        two = F.array(F.lit("delete"), F.lit("insert"))
+        return F.when(moved(change), two).otherwise(F.array(F.lit("")))
+
+    def _value(self, c: Change) -> Column:
+        """MAP: what stands in `value`."""
+        if self.replica == "full":
+            gone, updated = F.coalesce(c["before"], c["key"]), c["after"]
+        else:
+            gone = F.coalesce(c["key"], c["before"])
+            updated = kernel.overlay(key_after(c), kernel.differ(c["before"], c["after"]))
+        return F.when(c["op"] == Op.DELETE, gone).when(c["op"] == Op.UPDATE, updated).otherwise(c["after"])
+
+    def message(self, change: Change, columns: Column, part: Column) -> tuple[Column, Column]:
+        c, extra = half(change, part), change["extra"]
+        is_row = c["op"].isin(*Op.ROWS)
+        relation = _relation(change)
+        key = _key(relation, _identity(c))
+        kept = F.when(extra["electric/key"].isNotNull() & c["key"].isNull(), raw(extra, "electric/key"))
+        old, new = change["key"], key_after(change)
+        order = _order(c)
+        position = F.get(c["position"], 0)
+        lsn = position.cast("string")
+        # Digits are a JSON number, any other text becomes a string: numbers are what clients compare.
+        ids = c["transaction"]["ids"].cast("array<binary>")
+        headers = F.struct(
+            F.when(is_row, c["op"]).alias("operation?"),
+            lookup(WORDS, c["op"]).alias("control?"),
+            F.when(is_row, F.array(relation["schema"], relation["table"])).alias("relation?"),
+            F.when(is_row, lsn).alias("lsn?"),
+            F.when(is_row, order + F.when(part == "insert", 1).otherwise(0)).alias("op_position?"),
+            F.when(is_row, ids).alias("txids?"),
+            F.when(is_row & (part != "delete") & c["transaction"]["last"], F.lit(True)).alias("last?"),
+            F.coalesce(
+                raw(extra, "electric.key_change_to"),
+                kernel.quote(F.when(part == "delete", _key(relation, new))),
+            ).alias("key_change_to?"),
+            F.coalesce(
+                raw(extra, "electric.key_change_from"),
+                kernel.quote(F.when(part == "insert", _key(relation, old))),
+            ).alias("key_change_from?"),
+            F.when(c["op"] == Op.UP_TO_DATE, lsn).alias("global_last_seen_lsn?"),
+            extra.alias("*electric."),
+        )
+        tells = (part == "") & F.lit(self.replica == "full") & _tells_old(change)
+        former = F.when(tells, kernel.differ(change["after"], change["before"]))
+        value = F.struct(
+            F.when(is_row, F.coalesce(kept, kernel.quote(key))).alias("key?"),
+            F.when(is_row, _spelled(self._value(c), change)).alias("value?"),
+            _spelled(former, change).alias("old_value?"),
+            headers.alias("headers"),
+            extra.alias("*electric/"),
+        )
+        return F.lit(None).cast("binary"), kernel.write(value)
+
+
+# A slash inside a part of a key is doubled; while keys are cut, this stands for the two.
+_SLASH = "\x01"
+
+
+def _parts(key: Column) -> Column:
+    """ARRAY<STRING>: the relation and the values of a key, in their quotes."""
+    return F.split(F.replace(key, F.lit("//"), F.lit(_SLASH)), "/")
+
+
+def _key(relation: Column, identity: Column) -> Column:
+    """`"schema"."table"/"value"/...`; NULL is a bare underscore."""
+
+    def quoted(text: Column) -> Column:
+        return F.concat(F.lit('"'), F.replace(text, F.lit("/"), F.lit("//")), F.lit('"'))
+
+    place = F.concat(quoted(relation["schema"]), F.lit("."), quoted(F.coalesce(relation["table"], F.lit(""))))
+    parts = F.transform(F.map_values(identity), lambda v: F.coalesce(quoted(v), F.lit("_")))
+    return F.array_join(F.concat(F.array(place), parts), "/")
+
+
+def _identity(c: Change) -> Column:
+    """MAP: the key; without one the whole row, as Electric has it."""
+    return F.coalesce(c["key"], F.when(c["op"] == Op.DELETE, c["before"]).otherwise(c["after"]))
+
+
+def _spelled(image: Column, c: Change) -> Column:
+    snapshot = kernel.spelled(image, c["columns"], values.rules(SPELLING, kinds=False))
+    stream = kernel.spelled(image, c["columns"], values.rules({**SPELLING, "boolean": "T_F"}, kinds=False))
+    return F.when(F.get(c["position"], 0).isNotNull(), stream).otherwise(snapshot)
+
+
+def _lsn(text: Column) -> Column:
+    """DECIMAL of a decimal number, as Electric writes it, or of PostgreSQL's own `16/B374D848`."""
+    high, low = (F.conv(F.substring_index(text, "/", n), 16, 10) for n in (1, -1))
+    own = F.when(text.rlike("^[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}$"), exact(high) * 4294967296 + exact(low))
+    return F.coalesce(exact(text), own)
+
+
+def _tells_old(c: Change) -> Column:
+    """BOOLEAN: is the old row of an update known as far as the new one is?"""
+    known = (c["op"] == Op.UPDATE) & covers(c["before"], c["after"]) & ~moved(c)
+    return F.coalesce(known, F.lit(False))
+
+
+def _phase(c: Change) -> Column:
+    row = c["op"].isin(*Op.ROWS)
+    return F.when(row & F.get(c["position"], 0).isNotNull(), Phase.STREAM).when(c["op"] == Op.INSERT, Phase.SNAPSHOT)
+
+
+def _relation(c: Change) -> Column:
+    r = c["relation"]
+    schema = F.coalesce(r["schema"], r["database"], F.lit("public"))
+    return F.when(c["op"].isin(*Op.ROWS), group("relation", schema=schema, table=r["table"]))
+
+
+def _order(c: Change) -> Column:
+    return F.coalesce(c["transaction"]["order"], F.get(c["position"], 1).try_cast("bigint"))
+
+
+def _position(c: Change) -> Column:
+    first = F.get(c["position"], 0)
+    return F.when(c["op"].isin(*Op.ROWS), sequence(first, _order(c))).when(c["op"] == Op.UP_TO_DATE, sequence(first))
+
+
+def _transaction(c: Change) -> Column:
+    last = F.when(c["transaction"]["last"], F.lit(True))
+    return F.when(
+        c["op"].isin(*Op.ROWS),
+        group("transaction", ids=c["transaction"]["ids"], order=_order(c), last=last),
+    )

@@ -1,0 +1,78 @@
+"""Expressions that know no format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from changeglot import kernel
+
+EXACT = "DECIMAL(20,0)"
+
+
+def lookup(table: Mapping[str, str], word: Column) -> Column:
+    """What the table says of the word; NULL if it says nothing."""
+    by_meaning: dict[str, list[str]] = {}
+    for name, meaning in table.items():
+        by_meaning.setdefault(meaning, []).append(name)
+    found: Column | None = None
+    for meaning, names in by_meaning.items():
+        hit = word == names[0] if len(names) == 1 else word.isin(names)
+        found = F.when(hit, F.lit(meaning)) if found is None else found.when(hit, F.lit(meaning))
+    return F.lit(None).cast("string") if found is None else found
+
+
+def filled(text: Column) -> Column:
+    """The text, NULL if it is empty."""
+    return F.when(text != "", text)
+
+
+def exact(text: Column) -> Column:
+    """DECIMAL(20,0) of a text of digits; NULL of any other."""
+    return text.try_cast(EXACT)
+
+
+def sequence(*parts: Column) -> Column:
+    """A position of its parts, up to the first that is NULL; NULL without a first."""
+    return kernel.leading(F.array(*(part.cast(EXACT) for part in parts)))
+
+
+def at_millis(millis: Column) -> Column:
+    """TIMESTAMP of a BIGINT of milliseconds since 1970; NULL if Spark has none for it."""
+    return F.when(F.abs(millis) < 9_000_000_000_000_000, F.timestamp_micros(millis * 1000))
+
+
+def micros_of(number: Column, unit: int) -> Column:
+    """BIGINT microseconds of a text with a number of `unit` microseconds, cut, not rounded; NULL if it is none."""
+    exact_micros = number.try_cast("DECIMAL(38,12)") * unit
+    return F.floor(exact_micros).try_cast("BIGINT")
+
+
+def seconds_of(moment: Column) -> Column:
+    """BIGINT seconds since 1970 of a TIMESTAMP, cut toward the past."""
+    return F.floor(F.unix_micros(moment) / F.lit(1_000_000)).cast("bigint")
+
+
+def millis_of(moment: Column) -> Column:
+    """BIGINT milliseconds since 1970 of a TIMESTAMP, cut toward the past."""
+    return F.unix_millis(moment)
+
+
+def clock_text(moment: Column, zone: str = "UTC") -> Column:
+    """`2024-01-02 03:04:05.5`: what a clock in the zone shows, whatever the session's zone is."""
+    local = moment if zone == "UTC" else F.from_utc_timestamp(moment, zone)
+    epoch = F.lit("1970-01-01 00:00:00").cast("timestamp_ntz")
+    return F.timestamp_add("MICROSECOND", F.unix_micros(local), epoch).cast("string")
+
+
+def at_clock(text: Column, zone: str = "UTC") -> Column:
+    """TIMESTAMP of what a clock in the zone shows; NULL if the text is no such thing."""
+    utc = F.concat(F.replace(text, F.lit("T"), F.lit(" ")), F.lit("Z")).try_cast("timestamp")
+    return utc if zone == "UTC" else F.to_utc_timestamp(utc, zone)
+
+
+def json_text(text: Column) -> Column:
+    """The JSON text of a STRING that needs no escape."""
+    return F.concat(F.lit('"'), text, F.lit('"'))

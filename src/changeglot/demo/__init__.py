@@ -1,0 +1,1 @@
+"""A small shop's life, told in seven formats: see `shop/README.md`."""

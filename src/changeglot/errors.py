@@ -1,0 +1,37 @@
+"""What can go wrong that is not a message's fault.
+
+ChangeglotError
+├── ConfigError        an option, a table file or an argument is wrong
+│   └── UnknownFormat  no codec of that name
+└── MissingError  Java, Spark or the kernel is missing or does not fit
+"""
+
+from __future__ import annotations
+
+
+class ChangeglotError(Exception):
+    """What was being done and what is wrong, in lower case, and a sentence that helps."""
+
+    def __init__(self, what: str, *, hint: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.what}. {self.hint}" if self.hint else self.what
+
+
+class ConfigError(ChangeglotError):
+    """A setting is wrong; `path` tells which."""
+
+    def __init__(self, path: str, what: str, *, hint: str = "") -> None:
+        super().__init__(f"{path}: {what}", hint=hint)
+        self.path = path
+
+
+class UnknownFormat(ConfigError):
+    """No codec has that name."""
+
+
+class MissingError(ChangeglotError):
+    """Java, Spark or the kernel is missing or does not fit."""

@@ -1,0 +1,131 @@
+package io.changeglot.kernel;
+
+import java.util.Arrays;
+import org.apache.spark.sql.catalyst.expressions.UnsafeMapData;
+import org.apache.spark.sql.catalyst.util.ArrayData;
+import org.apache.spark.sql.catalyst.util.MapData;
+import org.apache.spark.unsafe.Platform;
+import org.apache.spark.unsafe.types.UTF8String;
+
+/**
+ * Builds a MAP&lt;STRING, STRING&gt; in Spark's own memory layout, so that the row that leaves the stage takes it with one
+ * copy. Values may be pieces of a message: nothing is made of them on the way.
+ */
+final class Image {
+  /** The entries' names: a ready block of Spark's array layout. */
+  private byte[] names;
+  private int count;
+  private byte[][] sources = new byte[32][];
+  private int[] starts = new int[32];
+  private int[] lengths = new int[32];
+
+  void begin() {
+    count = 0;
+    names = null;
+  }
+
+  int count() {
+    return count;
+  }
+
+  /** Adds the next value; a NULL has no source. */
+  void add(byte[] source, int start, int length) {
+    if (count == starts.length) {
+      sources = Arrays.copyOf(sources, 2 * count);
+      starts = Arrays.copyOf(starts, 2 * count);
+      lengths = Arrays.copyOf(lengths, 2 * count);
+    }
+    sources[count] = source;
+    starts[count] = start;
+    lengths[count++] = length;
+  }
+
+  void add(UTF8String text) {
+    if (text == null) {
+      add(null, 0, 0);
+    } else {
+      byte[] bytes = text.getBytes();
+      add(bytes, 0, bytes.length);
+    }
+  }
+
+  /** The values so far become the names of the map that is built next. */
+  void beginValues() {
+    names = block();
+    count = 0;
+  }
+
+  void useNames(byte[] block) {
+    names = block;
+  }
+
+  private static int round8(int n) {
+    return n + 7 & ~7;
+  }
+
+  private int size() {
+    int size = 8 + (count + 63) / 64 * 8 + 8 * count;
+    for (int i = 0; i < count; i++) size += round8(lengths[i]);
+    return size;
+  }
+
+  private void write(byte[] out, int base) {
+    Platform.putLong(out, Platform.BYTE_ARRAY_OFFSET + base, count);
+    int nulls = base + 8, fixed = nulls + (count + 63) / 64 * 8, variable = fixed + 8 * count;
+    for (int i = 0; i < count; i++) {
+      if (sources[i] == null) {
+        out[nulls + (i >> 3)] |= (byte) (1 << (i & 7));
+        continue;
+      }
+      int length = lengths[i];
+      System.arraycopy(sources[i], starts[i], out, variable, length);
+      long place = (long) (variable - base) << 32 | length;
+      Platform.putLong(out, Platform.BYTE_ARRAY_OFFSET + fixed + 8L * i, place);
+      variable += round8(length);
+    }
+  }
+
+  byte[] block() {
+    byte[] out = new byte[size()];
+    write(out, 0);
+    return out;
+  }
+
+  UnsafeMapData map() {
+    int size = 8 + names.length + size();
+    byte[] out = new byte[size];
+    Platform.putLong(out, Platform.BYTE_ARRAY_OFFSET, names.length);
+    System.arraycopy(names, 0, out, 8, names.length);
+    write(out, 8 + names.length);
+    UnsafeMapData map = new UnsafeMapData();
+    map.pointTo(out, Platform.BYTE_ARRAY_OFFSET, size);
+    return map;
+  }
+
+  /** The names of a map as a block, by one copy where Spark's layout allows it. */
+  byte[] namesOf(MapData map) {
+    if (map instanceof UnsafeMapData) {
+      var keys = ((UnsafeMapData) map).keyArray();
+      byte[] block = new byte[keys.getSizeInBytes()];
+      Platform.copyMemory(keys.getBaseObject(), keys.getBaseOffset(), block, Platform.BYTE_ARRAY_OFFSET, block.length);
+      return block;
+    }
+    ArrayData keys = map.keyArray();
+    count = 0;
+    for (int i = 0; i < keys.numElements(); i++) add(keys.getUTF8String(i));
+    byte[] block = block();
+    count = 0;
+    return block;
+  }
+
+  static UTF8String text(ArrayData array, int i) {
+    return array.isNullAt(i) ? null : array.getUTF8String(i);
+  }
+
+  static int find(ArrayData names, UTF8String name) {
+    for (int i = 0, n = names.numElements(); i < n; i++) {
+      if (name.equals(names.getUTF8String(i))) return i;
+    }
+    return -1;
+  }
+}

@@ -1,0 +1,456 @@
+package io.changeglot.kernel;
+
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.Locale;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.catalyst.expressions.UnsafeArrayData;
+import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
+import org.apache.spark.sql.catalyst.util.ArrayData;
+import org.apache.spark.sql.catalyst.util.GenericArrayData;
+import org.apache.spark.sql.catalyst.util.MapData;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.unsafe.Platform;
+import org.apache.spark.unsafe.types.UTF8String;
+
+/** What is done to row images and to lists of columns, by one thread. */
+final class Images {
+  private static final int PLANS = 256;
+
+  private final Image out = new Image();
+  private byte[] kinds = new byte[32];
+
+  /** What to do with each value of the images that have these names and columns. */
+  private static final class Plan {
+    Object names, columns;
+    Spelling[] spellings;
+    boolean changes;
+  }
+
+  private final Plan[] plans = new Plan[PLANS];
+  private int planCount;
+  private HashMap<String, String> rules;
+
+  private static final Object NOTHING = new Object();
+
+  /** What to know a list by: a copy of its bytes; a list that is no bytes of Spark's is a constant, and itself. */
+  private static Object mark(ArrayData list) {
+    if (list == null) return NOTHING;
+    if (!(list instanceof UnsafeArrayData)) return list;
+    return bytes((UnsafeArrayData) list);
+  }
+
+  private static byte[] bytes(UnsafeArrayData list) {
+    byte[] copy = new byte[list.getSizeInBytes()];
+    Platform.copyMemory(list.getBaseObject(), list.getBaseOffset(), copy, Platform.BYTE_ARRAY_OFFSET, copy.length);
+    return copy;
+  }
+
+  private static boolean same(Object mark, ArrayData list) {
+    if (!(list instanceof UnsafeArrayData)) return mark == (list == null ? NOTHING : list);
+    if (!(mark instanceof byte[])) return false;
+    byte[] known = (byte[]) mark;
+    UnsafeArrayData a = (UnsafeArrayData) list;
+    if (a.getSizeInBytes() != known.length) return false;
+    Object base = a.getBaseObject();
+    if (base instanceof byte[]) {
+      int from = (int) (a.getBaseOffset() - Platform.BYTE_ARRAY_OFFSET);
+      return Arrays.equals((byte[]) base, from, from + known.length, known, 0, known.length);
+    }
+    return Arrays.equals(bytes(a), known);
+  }
+
+  private Plan plan(ArrayData names, ArrayData columns, MapData table) {
+    for (int i = 0; i < planCount; i++) {
+      Plan p = plans[i];
+      if (same(p.columns, columns) && same(p.names, names)) {
+        if (i > 0) {
+          plans[i] = plans[i - 1];
+          plans[i - 1] = p;
+        }
+        return p;
+      }
+    }
+    if (rules == null) rules = table(table);
+    Plan p = new Plan();
+    p.spellings = new Spelling[names.numElements()];
+    for (int i = 0; i < p.spellings.length; i++) {
+      UTF8String name = names.getUTF8String(i);
+      for (int c = 0; c < columns.numElements(); c++) {
+        InternalRow column = columns.getStruct(c, COLUMN_FIELDS);
+        if (column.isNullAt(0) || !name.equals(column.getUTF8String(0))) continue;
+        String type = column.isNullAt(1) ? null : column.getUTF8String(1).toString();
+        String rule = look(rules, column);
+        if (rule != null) {
+          p.spellings[i] = new Spelling(rule, type == null ? "" : type);
+          p.changes |= p.spellings[i].reads();
+        }
+        break;
+      }
+    }
+    p.names = mark(names);
+    p.columns = mark(columns);
+    int i = planCount < PLANS ? planCount++ : PLANS - 1;
+    plans[i] = p;
+    return p;
+  }
+
+  static final int COLUMN_FIELDS = 5;
+
+  private static HashMap<String, String> table(MapData map) {
+    HashMap<String, String> out = new HashMap<>();
+    for (int i = 0; i < map.numElements(); i++) {
+      out.put(map.keyArray().getUTF8String(i).toString(), map.valueArray().getUTF8String(i).toString());
+    }
+    return out;
+  }
+
+  /** What the table says of a column: by its type, else by its JDBC code (`jdbc -5`), else by JSON kind (`json string`). */
+  private static String look(HashMap<String, String> table, InternalRow column) {
+    if (!column.isNullAt(1)) {
+      String word = word(column.getUTF8String(1).toString()), found = table.get(word);
+      return found != null ? found : table.get(word.split(" ")[0]);
+    }
+    if (!column.isNullAt(2)) return table.get("jdbc " + column.getInt(2));
+    return column.isNullAt(4) ? null : table.get("json " + column.getUTF8String(4));
+  }
+
+  /** `BIGINT(20) UNSIGNED` is looked up as `bigint unsigned`, then as `bigint`. */
+  static String word(String type) {
+    StringBuilder s = new StringBuilder();
+    int open = 0;
+    for (int i = 0; i < type.length(); i++) {
+      char c = type.charAt(i);
+      if (c == '(') open++;
+      else if (c == ')') open--;
+      else if (open <= 0) s.append(c);
+    }
+    return s.toString().toLowerCase(Locale.ROOT).trim().replaceAll("\\s+", " ");
+  }
+
+  private void kind(int i, char kind) {
+    if (i >= kinds.length) kinds = Arrays.copyOf(kinds, 2 * i);
+    kinds[i] = (byte) kind;
+  }
+
+  /** STRUCT of values and problem: an image as it was read, in canonical text. */
+  InternalRow canonical(InternalRow image, ArrayData columns, MapData table) {
+    if (image == null) return null;
+    MapData values = image.getMap(0);
+    if (columns == null || columns.numElements() == 0) return new GenericInternalRow(new Object[] {values, null});
+    ArrayData names = values.keyArray();
+    Plan p = plan(names, columns, table);
+    if (!p.changes) return new GenericInternalRow(new Object[] {values, null});
+    UTF8String letters = image.getUTF8String(1);
+    ArrayData texts = values.valueArray();
+    boolean changed = false;
+    byte[] block = out.namesOf(values);
+    out.begin();
+    for (int i = 0; i < p.spellings.length; i++) {
+      UTF8String text = Image.text(texts, i), read = text;
+      Spelling spelling = p.spellings[i];
+      if (text != null && spelling != null && spelling.reads()) {
+        try {
+          read = spelling.read(text, (char) letters.getByte(i));
+        } catch (Scanner.Bad e) {
+          UTF8String problem = UTF8String.fromString(e.in(names.getUTF8String(i).toString()).getMessage());
+          return new GenericInternalRow(new Object[] {null, problem});
+        }
+      }
+      changed |= read != text;
+      out.add(read);
+    }
+    if (!changed) return new GenericInternalRow(new Object[] {values, null});
+    out.useNames(block);
+    return new GenericInternalRow(new Object[] {out.map(), null});
+  }
+
+  /** An image of canonical values as it is to be written: STRUCT of values and kinds. */
+  InternalRow spelled(MapData values, ArrayData columns, MapData table) {
+    if (values == null) return null;
+    ArrayData names = values.keyArray(), texts = values.valueArray();
+    int n = names.numElements();
+    Spelling[] spellings = columns == null ? null : plan(names, columns, table).spellings;
+    byte[] block = out.namesOf(values);
+    out.begin();
+    for (int i = 0; i < n; i++) {
+      UTF8String text = Image.text(texts, i);
+      if (text == null) {
+        out.add(null, 0, 0);
+        kind(i, 'z');
+      } else if (spellings == null || spellings[i] == null) {
+        out.add(text);
+        kind(i, 's');
+      } else {
+        kind(i, spellings[i].write(text, out));
+      }
+    }
+    out.useNames(block);
+    return new GenericInternalRow(new Object[] {out.map(), UTF8String.fromBytes(Arrays.copyOf(kinds, n))});
+  }
+
+  /** `base` with the values of `over` laid on it by name; with their kinds if both have them. */
+  Object overlay(MapData base, UTF8String baseKinds, MapData over, UTF8String overKinds) {
+    ArrayData names = base.keyArray(), values = base.valueArray(), top = over.keyArray(), topValues = over.valueArray();
+    int n = names.numElements(), m = top.numElements();
+    int[] from = new int[n];
+    int fresh = 0;
+    boolean[] used = new boolean[m];
+    for (int j = 0; j < m; j++) {
+      int i = Image.find(names, top.getUTF8String(j));
+      if (i >= 0) {
+        from[i] = j + 1;
+        used[j] = true;
+      } else {
+        fresh++;
+      }
+    }
+    byte[] block;
+    if (fresh == 0) {
+      block = out.namesOf(base);
+      out.begin();
+    } else {
+      out.begin();
+      for (int i = 0; i < n; i++) out.add(names.getUTF8String(i));
+      for (int j = 0; j < m; j++) if (!used[j]) out.add(top.getUTF8String(j));
+      out.beginValues();
+      block = null;
+    }
+    for (int i = 0; i < n; i++) {
+      int j = from[i] - 1;
+      out.add(j < 0 ? Image.text(values, i) : Image.text(topValues, j));
+      if (baseKinds != null) kind(i, (char) (j < 0 ? baseKinds.getByte(i) : overKinds.getByte(j)));
+    }
+    for (int j = 0, i = n; j < m; j++) {
+      if (used[j]) continue;
+      out.add(Image.text(topValues, j));
+      if (baseKinds != null) kind(i++, (char) overKinds.getByte(j));
+    }
+    if (block != null) out.useNames(block);
+    if (baseKinds == null) return out.map();
+    return new GenericInternalRow(new Object[] {out.map(), UTF8String.fromBytes(Arrays.copyOf(kinds, n + fresh))});
+  }
+
+  /** The named entries, of `first` where it has them, else of `second`; NULL if a name is in neither. */
+  MapData pick(MapData first, MapData second, ArrayData wanted) {
+    if (wanted == null || wanted.numElements() == 0 || (first == null && second == null)) return null;
+    int n = wanted.numElements();
+    out.begin();
+    UTF8String[] values = new UTF8String[n];
+    for (int i = 0; i < n; i++) {
+      if (wanted.isNullAt(i)) return null;
+      UTF8String name = wanted.getUTF8String(i);
+      int at = first == null ? -1 : Image.find(first.keyArray(), name);
+      MapData in = first;
+      if (at < 0 && second != null) {
+        at = Image.find(second.keyArray(), name);
+        in = second;
+      }
+      if (at < 0) return null;
+      for (int j = 0; j < i; j++) if (name.equals(wanted.getUTF8String(j))) return null;
+      values[i] = Image.text(in.valueArray(), at);
+      out.add(name);
+    }
+    out.beginValues();
+    for (UTF8String value : values) out.add(value);
+    return out.map();
+  }
+
+  /** The entries of `other` that `base` has not, or has with another value. */
+  MapData differ(MapData base, MapData other) {
+    if (other == null || base == null) return other;
+    ArrayData names = other.keyArray(), values = other.valueArray(), baseNames = base.keyArray(), baseValues = base.valueArray();
+    int n = names.numElements(), m = 0;
+    int[] kept = new int[n];
+    for (int i = 0; i < n; i++) {
+      UTF8String name = names.getUTF8String(i);
+      int at = i < baseNames.numElements() && name.equals(baseNames.getUTF8String(i)) ? i : Image.find(baseNames, name);
+      if (at >= 0) {
+        UTF8String a = Image.text(values, i), b = Image.text(baseValues, at);
+        if (a == null ? b == null : a.equals(b)) continue;
+      }
+      kept[m++] = i;
+    }
+    out.begin();
+    for (int i = 0; i < m; i++) out.add(names.getUTF8String(kept[i]));
+    out.beginValues();
+    for (int i = 0; i < m; i++) out.add(Image.text(values, kept[i]));
+    return out.map();
+  }
+
+  /** The names with the values; NULL if they are not as many, or a name comes twice. */
+  MapData zip(ArrayData names, ArrayData values) {
+    if (names == null || values == null || names.numElements() != values.numElements()) return null;
+    out.begin();
+    for (int i = 0; i < names.numElements(); i++) {
+      if (names.isNullAt(i)) return null;
+      for (int j = 0; j < i; j++) if (names.getUTF8String(i).equals(names.getUTF8String(j))) return null;
+      out.add(names.getUTF8String(i));
+    }
+    out.beginValues();
+    for (int i = 0; i < values.numElements(); i++) out.add(Image.text(values, i));
+    return out.map();
+  }
+
+  /** The values with each text that is not NULL under its name; NULL if there are none at all. */
+  MapData note(MapData values, ArrayData names, ArrayData texts) {
+    int n = names.numElements(), kept = 0;
+    for (int i = 0; i < n; i++) if (!texts.isNullAt(i)) kept++;
+    if (kept == 0) return values;
+    out.begin();
+    for (int i = 0; i < n; i++) if (!texts.isNullAt(i)) out.add(names.getUTF8String(i));
+    out.beginValues();
+    for (int i = 0; i < n; i++) if (!texts.isNullAt(i)) out.add(texts.getUTF8String(i));
+    MapData notes = out.map();
+    return values == null ? notes : (MapData) overlay(values, null, notes, null);
+  }
+
+  // Columns
+
+  /** What two lists became. */
+  private static final class Known {
+    Object first, second;
+    ArrayData result;
+  }
+
+  private final Known[] known = new Known[PLANS];
+  private int knownCount;
+  private UnsafeProjection compact;
+
+  private ArrayData find(ArrayData first, ArrayData second) {
+    for (int i = 0; i < knownCount; i++) {
+      Known k = known[i];
+      if (same(k.first, first) && same(k.second, second)) {
+        if (i > 0) {
+          known[i] = known[i - 1];
+          known[i - 1] = k;
+        }
+        return k.result;
+      }
+    }
+    return null;
+  }
+
+  private ArrayData keep(ArrayData first, ArrayData second, Object[] columns, DataType type) {
+    Known k = new Known();
+    k.first = mark(first);
+    k.second = mark(second);
+    k.result = columns(columns, type);
+    known[knownCount < PLANS ? knownCount++ : PLANS - 1] = k;
+    return k.result;
+  }
+
+  private ArrayData columns(Object[] columns, DataType type) {
+    if (compact == null) compact = UnsafeProjection.create(new DataType[] {type});
+    return compact.apply(new GenericInternalRow(new Object[] {new GenericArrayData(columns)})).getArray(0).copy();
+  }
+
+  private static Object[] facts(InternalRow column) {
+    Object[] row = new Object[COLUMN_FIELDS];
+    row[0] = column.getUTF8String(0).copy();
+    if (!column.isNullAt(1)) row[1] = column.getUTF8String(1).copy();
+    if (!column.isNullAt(2)) row[2] = column.getInt(2);
+    if (!column.isNullAt(3)) row[3] = column.getBoolean(3);
+    if (!column.isNullAt(4)) row[4] = column.getUTF8String(4).copy();
+    return row;
+  }
+
+  private static boolean nameless(ArrayData columns, int i) {
+    return columns.isNullAt(i) || columns.getStruct(i, COLUMN_FIELDS).isNullAt(0);
+  }
+
+  /** The columns of both by name, each fact from the first that knows it; a JSON kind only where there is no type. */
+  ArrayData merge(ArrayData first, ArrayData second, DataType type) {
+    if (first == null || second == null) return first == null ? second : first;
+    ArrayData result = find(first, second);
+    if (result != null) return result;
+    var rows = new java.util.LinkedHashMap<Object, Object[]>();
+    for (ArrayData side : new ArrayData[] {first, second}) {
+      for (int i = 0; i < side.numElements(); i++) {
+        if (nameless(side, i)) continue;
+        Object[] facts = facts(side.getStruct(i, COLUMN_FIELDS));
+        Object[] row = rows.putIfAbsent(facts[0], facts);
+        for (int f = 1; row != null && f < COLUMN_FIELDS; f++) if (row[f] == null) row[f] = facts[f];
+      }
+    }
+    for (Object[] row : rows.values()) if (row[1] != null || row[2] != null) row[4] = null;
+    return keep(first, second, rows.values().stream().map(GenericInternalRow::new).toArray(), type);
+  }
+
+  private HashMap<String, String> codes;
+
+  /**
+   * The columns with the types that the first table gives them (`*` stands for any other), the JDBC codes of the second where they have none, and
+   * nullable unless they are among the keys, where that is not known.
+   */
+  ArrayData typed(ArrayData columns, MapData types, MapData jdbc, ArrayData keys, DataType type) {
+    if (columns == null) return null;
+    ArrayData result = find(columns, keys);
+    if (result != null) return result;
+    if (rules == null) rules = table(types);
+    if (codes == null) codes = table(jdbc);
+    var rows = new java.util.ArrayList<Object>();
+    for (int i = 0; i < columns.numElements(); i++) {
+      if (nameless(columns, i)) continue;
+      InternalRow column = columns.getStruct(i, COLUMN_FIELDS);
+      Object[] row = facts(column);
+      String code = look(codes, column), word = look(rules, column);
+      if (row[2] == null && code != null) row[2] = Integer.valueOf(code);
+      if (word == null) word = rules.get("*");
+      if (word != null) row[1] = UTF8String.fromString(word);
+      if (row[1] != null) row[4] = null;
+      if (row[3] == null && keys != null) row[3] = Image.find(keys, (UTF8String) row[0]) < 0;
+      rows.add(new GenericInternalRow(row));
+    }
+    return keep(columns, keys, rows.toArray(), type);
+  }
+
+  /** The named columns, in the order of the names; one that is not there is left out. */
+  ArrayData only(ArrayData columns, ArrayData names, DataType type) {
+    if (columns == null || names == null) return null;
+    ArrayData result = find(columns, names);
+    if (result != null) return result;
+    var rows = new java.util.ArrayList<Object>();
+    for (int n = 0; n < names.numElements(); n++) {
+      for (int i = 0; i < columns.numElements(); i++) {
+        if (nameless(columns, i)) continue;
+        Object[] row = facts(columns.getStruct(i, COLUMN_FIELDS));
+        if (row[0].equals(names.getUTF8String(n))) rows.add(new GenericInternalRow(row));
+      }
+    }
+    return keep(columns, names, rows.toArray(), type);
+  }
+
+  /** The columns of one or two images that came without types: names, and the JSON kinds of their values. */
+  ArrayData inferred(InternalRow first, InternalRow second, DataType type) {
+    ArrayData a = inferred(first, type), b = inferred(second, type);
+    return merge(a, b, type);
+  }
+
+  private final Memo kindsMemo = new Memo();
+  private byte[] signature = new byte[256];
+
+  private ArrayData inferred(InternalRow image, DataType type) {
+    if (image == null) return null;
+    ArrayData names = image.getMap(0).keyArray();
+    UTF8String letters = image.getUTF8String(1);
+    byte[] block = names instanceof UnsafeArrayData ? bytes((UnsafeArrayData) names) : null;
+    int n = letters.numBytes();
+    if (block != null) {
+      if (signature.length < block.length + n) signature = new byte[2 * (block.length + n)];
+      System.arraycopy(block, 0, signature, 0, block.length);
+      for (int i = 0; i < n; i++) signature[block.length + i] = letters.getByte(i);
+      Object known = kindsMemo.find(signature, 0, block.length + n);
+      if (known != null && kindsMemo.length == block.length + n) return (ArrayData) known;
+    }
+    Object[] all = new Object[n];
+    for (int i = 0; i < n; i++) {
+      UTF8String kind = Reader.kind((char) letters.getByte(i));
+      all[i] = new GenericInternalRow(new Object[] {names.getUTF8String(i), null, null, null, kind});
+    }
+    ArrayData result = columns(all, type);
+    if (block != null) kindsMemo.keep(Arrays.copyOf(signature, block.length + n), result);
+    return result;
+  }
+}

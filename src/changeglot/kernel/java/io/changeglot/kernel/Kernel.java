@@ -1,0 +1,385 @@
+package io.changeglot.kernel;
+
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.function.Function;
+import java.util.function.Supplier;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.analysis.NoSuchFunctionException;
+import org.apache.spark.sql.catalyst.util.ArrayData;
+import org.apache.spark.sql.catalyst.util.MapData;
+import org.apache.spark.sql.connector.catalog.FunctionCatalog;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.functions.BoundFunction;
+import org.apache.spark.sql.connector.catalog.functions.ScalarFunction;
+import org.apache.spark.sql.connector.catalog.functions.UnboundFunction;
+import org.apache.spark.sql.types.*;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.apache.spark.unsafe.types.UTF8String;
+
+/**
+ * Exact JSON, and text in row images, as functions of a Spark catalog. Knows no message format: what is in a message,
+ * and what it means, is said by the types and tables that are passed.
+ */
+public final class Kernel implements FunctionCatalog {
+  /** Raised by one whenever the functions change what they take or give. */
+  public static final int VERSION = 1;
+
+  private static final DataType TEXT = DataTypes.StringType;
+  private static final MapType TEXTS = DataTypes.createMapType(TEXT, TEXT, true);
+  private static final StructType COLUMN = new StructType().add("name", TEXT).add("type", TEXT)
+      .add("jdbc", DataTypes.IntegerType).add("nullable", DataTypes.BooleanType).add("json", TEXT);
+  private static final ArrayType COLUMNS = DataTypes.createArrayType(COLUMN, true);
+  private static final StructType CANONICAL = new StructType().add("values", TEXTS).add("problem", TEXT);
+
+  private static final Map<String, Function<StructType, Bound<?, ?>>> FUNCTIONS = new TreeMap<>(Map.ofEntries(
+      Map.entry("read", Read::new),
+      Map.entry("write", Write::new),
+      Map.entry("quote", Quote::new),
+      Map.entry("canonical", Canonical::new),
+      Map.entry("spelled", Spelled::new),
+      Map.entry("overlay", t -> isMap(t) ? new OverlayValues(t) : new OverlayImage(t)),
+      Map.entry("pick", Pick::new),
+      Map.entry("differ", Differ::new),
+      Map.entry("zip", Zip::new),
+      Map.entry("note", Note::new),
+      Map.entry("leading", Leading::new),
+      Map.entry("merge", Merge::new),
+      Map.entry("typed", Typed::new),
+      Map.entry("only", Only::new),
+      Map.entry("inferred", Inferred::new)));
+
+  private static boolean isMap(StructType arguments) {
+    for (StructField f : arguments.fields()) if (f.dataType() instanceof MapType) return true;
+    return false;
+  }
+
+  private String name;
+
+  @Override
+  public void initialize(String name, CaseInsensitiveStringMap options) {
+    this.name = name;
+  }
+
+  @Override
+  public String name() {
+    return name;
+  }
+
+  @Override
+  public Identifier[] listFunctions(String[] namespace) {
+    return FUNCTIONS.keySet().stream().map(f -> Identifier.of(new String[0], f)).toArray(Identifier[]::new);
+  }
+
+  @Override
+  public UnboundFunction loadFunction(Identifier id) throws NoSuchFunctionException {
+    Function<StructType, Bound<?, ?>> make = FUNCTIONS.get(id.name());
+    if (make == null) throw new NoSuchFunctionException(id);
+    return new UnboundFunction() {
+      @Override
+      public BoundFunction bind(StructType types) {
+        return make.apply((StructType) types.fields()[0].dataType());
+      }
+
+      @Override
+      public String name() {
+        return id.name();
+      }
+
+      @Override
+      public String description() {
+        return id.name() + ": see the class that bears its name in io.changeglot.kernel";
+      }
+    };
+  }
+
+  /**
+   * A function with working state S, one for each thread: nothing that a task remembers is seen by another.
+   *
+   * <p>All functions take their arguments as one struct. Spark's generated code calls a function with whatever stands in
+   * the variable of an argument that is NULL, which may be the last row's value; in a struct, NULL is NULL.
+   */
+  abstract static class Bound<R, S> implements ScalarFunction<R> {
+    private final StructType takes;
+    private final DataType gives;
+    private transient ThreadLocal<S> states;
+
+    Bound(DataType gives, StructType takes) {
+      this.gives = gives;
+      this.takes = takes;
+    }
+
+    abstract S fresh();
+
+    final S state() {
+      ThreadLocal<S> known = states;
+      if (known == null) states = known = ThreadLocal.withInitial((Supplier<S>) this::fresh);
+      return known.get();
+    }
+
+    static InternalRow row(InternalRow arguments, int i, int fields) {
+      return arguments.isNullAt(i) ? null : arguments.getStruct(i, fields);
+    }
+
+    static MapData map(InternalRow arguments, int i) {
+      return arguments.isNullAt(i) ? null : arguments.getMap(i);
+    }
+
+    static ArrayData array(InternalRow arguments, int i) {
+      return arguments.isNullAt(i) ? null : arguments.getArray(i);
+    }
+
+    @Override
+    public DataType[] inputTypes() {
+      return new DataType[] {takes};
+    }
+
+    @Override
+    public DataType resultType() {
+      return gives;
+    }
+
+    @Override
+    public String name() {
+      return getClass().getSimpleName().toLowerCase(java.util.Locale.ROOT);
+    }
+
+    @Override
+    public String canonicalName() {
+      return "changeglot." + name() + VERSION + takes.sql();
+    }
+  }
+
+  abstract static class OfImages<R> extends Bound<R, Images> {
+    OfImages(DataType gives, StructType takes) {
+      super(gives, takes);
+    }
+
+    @Override
+    Images fresh() {
+      return new Images();
+    }
+  }
+
+  /** read(message BINARY, shape STRUCT): STRUCT of problem and the shape's fields; only the shape's type counts. */
+  public static final class Read extends Bound<InternalRow, Reader> {
+    private final StructType shape;
+
+    Read(StructType types) {
+      super(withProblem((StructType) types.fields()[1].dataType()), types);
+      shape = (StructType) types.fields()[1].dataType();
+    }
+
+    private static StructType withProblem(StructType shape) {
+      StructType out = new StructType().add("problem", TEXT);
+      for (StructField f : ((StructType) Shape.result(shape)).fields()) out = out.add(f);
+      return out;
+    }
+
+    @Override
+    Reader fresh() {
+      return new Reader(shape);
+    }
+
+    public InternalRow invoke(InternalRow a) {
+      return a.isNullAt(0) ? null : state().read(a.getBinary(0));
+    }
+  }
+
+  /** write(value STRUCT): BINARY, the value as JSON. */
+  public static final class Write extends Bound<byte[], Writer> {
+    private final StructType type;
+
+    Write(StructType types) {
+      super(DataTypes.BinaryType, types);
+      type = (StructType) types.fields()[0].dataType();
+    }
+
+    @Override
+    Writer fresh() {
+      return new Writer(type);
+    }
+
+    public byte[] invoke(InternalRow a) {
+      return a.isNullAt(0) ? null : state().write(a.getStruct(0, type.length()));
+    }
+  }
+
+  /** quote(text STRING): BINARY, the text as a JSON string. */
+  public static final class Quote extends Bound<byte[], Writer> {
+    Quote(StructType types) {
+      super(DataTypes.BinaryType, types);
+    }
+
+    @Override
+    Writer fresh() {
+      return new Writer(TEXT);
+    }
+
+    public byte[] invoke(InternalRow a) {
+      return a.isNullAt(0) ? null : state().write(a.getUTF8String(0));
+    }
+  }
+
+  /** canonical(image, columns, table of rules by type): STRUCT of values, in canonical text, and problem. */
+  public static final class Canonical extends OfImages<InternalRow> {
+    Canonical(StructType types) {
+      super(CANONICAL, types);
+    }
+
+    public InternalRow invoke(InternalRow a) {
+      return state().canonical(row(a, 0, 2), array(a, 1), map(a, 2));
+    }
+  }
+
+  /** spelled(values, columns, table of rules by type): an image to write. */
+  public static final class Spelled extends OfImages<InternalRow> {
+    Spelled(StructType types) {
+      super(Shape.IMAGE, types);
+    }
+
+    public InternalRow invoke(InternalRow a) {
+      return state().spelled(map(a, 0), array(a, 1), map(a, 2));
+    }
+  }
+
+  /** overlay(base, over): the values of both by name, those of `over` first; NULL counts as empty. */
+  public static final class OverlayValues extends OfImages<MapData> {
+    OverlayValues(StructType types) {
+      super(TEXTS, types);
+    }
+
+    public MapData invoke(InternalRow a) {
+      MapData base = map(a, 0), over = map(a, 1);
+      if (base == null || over == null) return base == null ? over : base;
+      return (MapData) state().overlay(base, null, over, null);
+    }
+  }
+
+  /** The same of images as they were read. */
+  public static final class OverlayImage extends OfImages<InternalRow> {
+    OverlayImage(StructType types) {
+      super(Shape.IMAGE, types);
+    }
+
+    public InternalRow invoke(InternalRow a) {
+      InternalRow base = row(a, 0, 2), over = row(a, 1, 2);
+      if (base == null || over == null) return base == null ? over : base;
+      return (InternalRow) state().overlay(base.getMap(0), base.getUTF8String(1), over.getMap(0), over.getUTF8String(1));
+    }
+  }
+
+  /** pick(first, second, names): the named values, of `first` where it has them; NULL if one is in neither. */
+  public static final class Pick extends OfImages<MapData> {
+    Pick(StructType types) {
+      super(TEXTS, types);
+    }
+
+    public MapData invoke(InternalRow a) {
+      return state().pick(map(a, 0), map(a, 1), array(a, 2));
+    }
+  }
+
+  /** differ(base, other): the values of `other` that `base` has not, or has otherwise. */
+  public static final class Differ extends OfImages<MapData> {
+    Differ(StructType types) {
+      super(TEXTS, types);
+    }
+
+    public MapData invoke(InternalRow a) {
+      return state().differ(map(a, 0), map(a, 1));
+    }
+  }
+
+  /** zip(names, values): a MAP; NULL if they are not as many, or a name comes twice. */
+  public static final class Zip extends OfImages<MapData> {
+    Zip(StructType types) {
+      super(TEXTS, types);
+    }
+
+    public MapData invoke(InternalRow a) {
+      return state().zip(array(a, 0), array(a, 1));
+    }
+  }
+
+  /** note(values, names, texts): the values with each text that is not NULL under its name. */
+  public static final class Note extends OfImages<MapData> {
+    Note(StructType types) {
+      super(TEXTS, types);
+    }
+
+    public MapData invoke(InternalRow a) {
+      return state().note(map(a, 0), array(a, 1), array(a, 2));
+    }
+  }
+
+  /** leading(numbers ARRAY): those before the first NULL; NULL if there is none. */
+  public static final class Leading extends Bound<ArrayData, Object> {
+    private final int precision;
+
+    Leading(StructType types) {
+      super(types.fields()[0].dataType(), types);
+      precision = ((DecimalType) ((ArrayType) types.fields()[0].dataType()).elementType()).precision();
+    }
+
+    @Override
+    Object fresh() {
+      return this;
+    }
+
+    public ArrayData invoke(InternalRow a) {
+      ArrayData numbers = array(a, 0);
+      if (numbers == null) return null;
+      int n = 0;
+      while (n < numbers.numElements() && !numbers.isNullAt(n)) n++;
+      if (n == 0 || n == numbers.numElements()) return n == 0 ? null : numbers;
+      Object[] kept = new Object[n];
+      for (int i = 0; i < n; i++) kept[i] = numbers.getDecimal(i, precision, 0);
+      return new org.apache.spark.sql.catalyst.util.GenericArrayData(kept);
+    }
+  }
+
+  /** merge(columns, columns): the columns of both by name, each fact from the first that knows it. */
+  public static final class Merge extends OfImages<ArrayData> {
+    Merge(StructType types) {
+      super(COLUMNS, types);
+    }
+
+    public ArrayData invoke(InternalRow a) {
+      return state().merge(array(a, 0), array(a, 1), COLUMNS);
+    }
+  }
+
+  /** typed(columns, table of types, table of JDBC codes, keys): the columns as another system would declare them. */
+  public static final class Typed extends OfImages<ArrayData> {
+    Typed(StructType types) {
+      super(COLUMNS, types);
+    }
+
+    public ArrayData invoke(InternalRow a) {
+      return state().typed(array(a, 0), map(a, 1), map(a, 2), array(a, 3), COLUMNS);
+    }
+  }
+
+  /** only(columns, names): the named columns. */
+  public static final class Only extends OfImages<ArrayData> {
+    Only(StructType types) {
+      super(COLUMNS, types);
+    }
+
+    public ArrayData invoke(InternalRow a) {
+      return state().only(array(a, 0), array(a, 1), COLUMNS);
+    }
+  }
+
+  /** inferred(image, image): the columns of images without types: their names and JSON kinds. */
+  public static final class Inferred extends OfImages<ArrayData> {
+    Inferred(StructType types) {
+      super(COLUMNS, types);
+    }
+
+    public ArrayData invoke(InternalRow a) {
+      return state().inferred(row(a, 0, 2), row(a, 1, 2), COLUMNS);
+    }
+  }
+}

@@ -1,0 +1,53 @@
+"""A local Spark session with the kernel in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+
+from pyspark.sql import SparkSession
+
+from changeglot import kernel
+from changeglot.errors import MissingError
+
+#: Decoding is one generated method, larger than what the JVM compiles and Spark generates when not told otherwise.
+FAST = {
+    "spark.driver.extraJavaOptions": "-XX:-DontCompileHugeMethods",
+    "spark.executor.extraJavaOptions": "-XX:-DontCompileHugeMethods",
+    "spark.sql.codegen.maxFields": "2000",
+}
+
+
+def session(*, cores: int | None = None, driver_memory: str | None = None, **settings: str) -> SparkSession:
+    """The session that is active, with the kernel made known to it; else a new one on this machine.
+
+    A setting's name is Spark's with `__` for each dot: `spark__sql__shuffle__partitions="4"`.
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        kernel.prepare(active)
+        return active
+    if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
+        raise MissingError(
+            "no Java was found, and Spark needs one",
+            hint="Install Java 17 or 21 (Debian: openjdk-17-jre-headless) and put it on the PATH or into JAVA_HOME.",
+        )
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master(f"local[{cores or '*'}]").appName("changeglot")
+    fixed = {
+        **kernel.settings(),
+        "spark.driver.memory": driver_memory or "2g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(cores or os.cpu_count() or 2),
+        **FAST,
+        **{name.replace("__", "."): value for name, value in settings.items()},
+    }
+    for name, value in fixed.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark

@@ -1,0 +1,448 @@
+"""The command line, with real files, in one session."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import changeglot
+from changeglot import cli, inputs
+from changeglot.demo.show import DIFFERENT, MISSING, PART, SAME, SHOP, UNSPOKEN, compare
+
+EMOJI = "\N{FOX FACE}"
+
+
+class Ran(NamedTuple):
+    """What a command did."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[Any]:
+        """Stdout as JSON lines. Any: whatever JSON can say."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The summary that --json prints. Any: counts, texts and lists."""
+        summary: dict[str, Any] = json.loads(self.err.splitlines()[-1])
+        return summary
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def run(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command in this process, in the session of all tests."""
+
+    def command(*argv: str | Path) -> Ran:
+        capfd.readouterr()
+        status = cli.main([str(argument) for argument in argv])
+        return Ran(status, *capfd.readouterr())
+
+    return command
+
+
+def alone(*argv: str, **changed: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command in a process of its own, with another environment."""
+    environment = {name: value for name, value in {**os.environ, **changed}.items() if value}
+    command = [sys.executable, "-m", "changeglot", *argv]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def told(number: int, op: str = "ins", **data: object) -> str:
+    """A SharePlex message: the smallest of the seven."""
+    meta = {"time": "2024-03-01T09:00:00", "op": op, "table": "shop.t", "rowid": f"shop.t-{number}", "scn": str(number)}
+    return json.dumps({"data": {"id": number, **data}, "meta": meta}, ensure_ascii=False)
+
+
+def ids(lines: Sequence[Any]) -> list[int]:
+    """The rows that decoded changes are about. Any: changes as JSON."""
+    return [int(line["after"]["id"]) for line in lines]
+
+
+# Without Spark
+
+
+def test_help_starts_without_spark() -> None:
+    script = "import sys, changeglot.cli as c\ntry: c.main(['decode', '--help'])\nfinally: assert 'pyspark' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "--quarantine" in done.stdout
+
+
+def test_help_tells_the_exit_statuses(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in (["--help"], ["translate", "--help"]):
+        with pytest.raises(SystemExit) as stopped:
+            cli.main(argv)
+        assert stopped.value.code == 0
+        assert cli.STATUSES.strip() in capsys.readouterr().out
+
+
+def test_wrong_usage_is_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in ([], ["nonsense"], ["translate", "x"], ["detect", "x", "--cores", "0"]):
+        with pytest.raises(SystemExit) as stopped:
+            cli.main(argv)
+        assert stopped.value.code == cli.WRONG
+    assert '"0" is not a number from 1' in capsys.readouterr().err
+
+
+def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--version"])
+    assert changeglot.__version__ in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", list(changeglot.CODECS))
+def test_explain_tells_of_every_format(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", name, "--json"]) == cli.DONE
+    data = json.loads(capsys.readouterr().out)
+    assert data["format"] == name
+    assert data["writes"] == sorted(changeglot.CODECS[name].speaks)
+    assert {"insert", "update", "delete"} <= data["reads"].keys()
+    assert cli.main(["explain", name]) == cli.DONE
+    text = capsys.readouterr().out
+    assert all(loss["field"] in text and loss["why"].split()[0] in text for loss in data["losses"])
+    assert all(f"{name}.{option['option']}=" in text for option in data["options"])
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_explain_lists_the_formats_and_takes_their_aliases(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "--json"]) == cli.DONE
+    assert [row["format"] for row in json.loads(capsys.readouterr().out)] == list(changeglot.CODECS)
+    assert cli.main(["explain"]) == cli.DONE
+    assert "shareplex" in capsys.readouterr().out
+    assert cli.main(["explain", "DefaultExtendColumnType", "Sharplex", "--json"]) == cli.DONE
+    pair = json.loads(capsys.readouterr().out)
+    assert (pair["from"], pair["to"]) == ("oms-typed", "shareplex")
+    assert [loss["field"] for loss in pair["losses"]] == [
+        loss.field for loss in changeglot.lost_between("oms-typed", "shareplex")
+    ]
+    assert cli.main(["explain", "oms-typed", "shareplex"]) == cli.DONE
+    assert "shareplex cannot carry" in capsys.readouterr().out
+
+
+def test_explain_matrix_has_all_pairs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "--matrix", "--json"]) == cli.DONE
+    data = json.loads(capsys.readouterr().out)
+    assert {(a, b) for a in data for b in data[a]} == {(a, b) for a in changeglot.CODECS for b in changeglot.CODECS}
+    assert cli.main(["explain", "--matrix"]) == cli.DONE
+    assert str(len(data["canal"]["electric"])) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["explain", "cannal"], 'Did you mean "canal"?'),
+        (["explain", "oms", "canal", "electric"], "Name none, one or two"),
+        (["decode", "/nowhere/at.all"], 'no input "/nowhere/at.all"'),
+        (["decode", "/nowhere/*.json"], 'no input "/nowhere/*.json"'),
+        (["decode", "-", "-"], "standard input is named twice"),
+        (["decode", "-", "--from", "nonsense"], 'no format "nonsense"'),
+        (["decode", "-", "--option", "canal"], "Write format.name=value"),
+        (["decode", "-", "--option", "canal.dialekt=native"], 'Did you mean "dialect"?'),
+        (["decode", "-", "--option", "canal.dialect=x"], 'no choice "x"'),
+        (["decode", "-", "--tables", "/nowhere.yaml"], "/nowhere.yaml"),
+        (["translate", "-", "--to", "nonsense"], 'no format "nonsense"'),
+        (["translate", "-", "--to", "oms", "--output", "/"], "is there already"),
+    ],
+)
+def test_a_mistake_is_told_in_words_before_spark_starts(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def started(_: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(cli, "_session", started)
+    assert cli.main(argv) == cli.WRONG
+    err = capsys.readouterr().err
+    assert err.startswith("changeglot: ")
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_a_missing_java_is_told_with_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "m.jsonl").write_text(told(1))
+    done = alone("decode", str(tmp_path / "m.jsonl"), PATH=str(tmp_path), JAVA_HOME="")
+    assert done.returncode == cli.WRONG
+    assert "Java" in done.stderr
+    assert "Install" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_stops_reading_is_no_error() -> None:
+    command = [sys.executable, "-m", "changeglot", "explain", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        err = process.stderr.read()
+    assert process.returncode == cli.DONE
+    assert err == b""
+
+
+def test_an_interrupt_is_status_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: object) -> list[str]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "find", interrupted)
+    assert cli.main(["detect", "x"]) == cli.INTERRUPTED
+
+
+# Inputs
+
+
+def test_inputs_come_in_the_order_given_and_sorted_within(tmp_path: Path) -> None:
+    for name in ("d/b", "d/a", "d/.hidden", "d/_SUCCESS", "d/_temporary/x", "d/sub/c", "z[1]", "g2", "g1"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    names = [str(tmp_path / name) for name in ("z[1]", "d", "g*")]
+    found = [Path(name).relative_to(tmp_path).as_posix() for name in inputs.find(names)]
+    assert found == ["z[1]", "d/a", "d/b", "d/sub/c", "g1", "g2"]
+
+
+def test_a_folder_without_files_is_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(inputs.InputError, match="hold no file"):
+        inputs.find([str(tmp_path)])
+
+
+def test_files_of_all_packings_are_read_in_order(
+    run: Run, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file in many splits, a gzip file, two frames of zstd, a file with odd names, stdin, an empty file."""
+    monkeypatch.setattr(inputs, "SMALLEST_SPLIT", 4096)
+    monkeypatch.setattr(inputs, "LARGEST_SPLIT", 4096)
+
+    def lines(first: int, end: int) -> bytes:
+        return b"".join(told(n).encode() + b"\n" for n in range(first, end))
+
+    (tmp_path / "big.jsonl").write_bytes(lines(0, 200))
+    (tmp_path / "packed").write_bytes(gzip.compress(lines(200, 210)))
+    (tmp_path / "_x {1}: *.json").write_bytes(lines(210, 211).replace(b"\n", b"\r\n\n \t\r\n"))
+    jvm = spark._jvm
+    assert jvm is not None
+    for first in (211, 213):
+        stream = jvm.java.io.FileOutputStream(str(tmp_path / "two.zst"), True)
+        packed = jvm.com.github.luben.zstd.ZstdOutputStream(stream)
+        packed.write(lines(first, first + 2))
+        packed.close()
+    (tmp_path / "empty").touch()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines(215, 217).rstrip())))
+    names = [tmp_path / name for name in ("big.jsonl", "packed", "_x {1}: *.json", "two.zst", "empty")]
+    before = spark.conf.get("spark.sql.files.maxPartitionBytes")
+    done = run("decode", *names, "-", tmp_path / "big.jsonl", "--from", "shareplex", "--json")
+    assert done.status == cli.DONE
+    assert ids(done.lines) == [*range(217), *range(200)]
+    assert done.summary["messages"] == done.summary["written"] == 417
+    assert spark.conf.get("spark.sql.files.maxPartitionBytes") == before
+
+
+def test_empty_inputs_are_read_as_nothing(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    done = run("translate", tmp_path, "--from", "shareplex", "--to", "oms", "--output", tmp_path / "out", "--json")
+    assert done.status == cli.DONE
+    assert done.summary["messages"] == 0
+    assert [part.read_bytes() for part in (tmp_path / "out").iterdir()] == [b""]
+
+
+def test_damaged_inputs_are_told_by_the_users_name(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(told(1).encode() * 99)[:60])
+    (tmp_path / "cut.zst").write_bytes(b"\x28\xb5\x2f\xfd nothing of the kind")
+    for name in ("cut.gz", "cut.zst"):
+        done = run("decode", tmp_path / name, "--from", "shareplex")
+        assert done.status == cli.WRONG
+        assert name in done.err
+        assert "damaged" in done.err
+        assert "Traceback" not in done.err
+
+
+# Decoding
+
+
+def test_absent_null_and_value_are_three_facts(run: Run, tmp_path: Path) -> None:
+    message = {"id": "\\", "none": None, "empty": "", "name": EMOJI, "long": "\u0000", "no.dots": 1}
+    (tmp_path / "m").write_text(told(1, **message) + "\n" + told(2, op="ddl"), "utf-8")
+    done = run("decode", tmp_path / "m", "--from", "shareplex")
+    first, second = done.lines
+    assert first["after"] == {**message, "no.dots": "1"}
+    assert "before" not in first
+    assert "after" not in second
+    assert first["committed_at"] == "2024-03-01T09:00:00.000000Z"
+    assert first["position"][0] == 1
+    assert (first["format"], first["ordinal"]) == ("shareplex", 0)
+
+
+def test_bad_messages_are_kept_with_reason_file_and_line(run: Run, tmp_path: Path) -> None:
+    bad = {2: b'{"data": {"id"', 5: b"\xff\xfe\x00", 6: b"[]"}
+    rows = [told(1).encode(), b"", b"", told(2).encode(), b"", b"", told(3).encode()]
+    for line, content in bad.items():
+        rows[line - 1] = content
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "b.jsonl").write_bytes(b"\n".join(rows))
+    keyed = b'{"key": {"a": 1}, "value": {"meta": 1}}'
+    (tmp_path / "in" / "a.jsonl").write_bytes(told(0).encode() + b"\r\n" + keyed)
+    aside = tmp_path / "aside"
+    for _ in range(2):
+        done = run("decode", tmp_path / "in", "--quarantine", aside, "--from", "shareplex", "--json")
+        assert done.status == cli.BAD
+        assert ids(done.lines) == [0, 1, 2, 3]
+        assert done.summary["bad"] == 4
+    assert len(list(aside.iterdir())) == 4, "what an earlier run put there stays"
+    latest = sorted(aside.iterdir())[2:]
+    records = [json.loads(line) for part in latest for line in part.read_text("utf-8").splitlines()]
+    name = str(tmp_path / "in" / "b.jsonl")
+    assert [(r["file"], r["line"]) for r in records] == [(str(tmp_path / "in" / "a.jsonl"), 2), (name, 2), (name, 5), (name, 6)]
+    assert [base64.b64decode(r["value"]) for r in records] == [b'{"meta": 1}', *bad.values()]
+    assert base64.b64decode(records[0]["key"]) == b'{"a": 1}'
+    assert records[1]["text"] == '{"data": {"id"'
+    assert "text" not in records[2]
+    assert all(r["problem"] for r in records)
+
+
+def test_without_a_quarantine_bad_messages_are_counted_and_placed(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "m").write_text("\n".join(["{", '{"', told(1), *["{" + " " * n for n in range(5)]]), "utf-8")
+    done = run("decode", tmp_path / "m", "--from", "shareplex", "-q")
+    assert done.status == cli.BAD
+    assert ids(done.lines) == [1]
+    assert "changeglot: 7 bad" in done.err
+    assert f"{tmp_path / 'm'}:1, {tmp_path / 'm'}:4, {tmp_path / 'm'}:5, ..." in done.err
+    assert "lines written" not in done.err
+
+
+# Translating
+
+
+def test_translated_messages_read_back_with_their_keys(run: Run, tmp_path: Path) -> None:
+    source = SHOP / "canal.jsonl"
+    done = run("translate", source, "--from", "canal", "--to", "arcion", "--with-key", "--output", tmp_path / "a" / "out", "--json")
+    assert done.status == cli.BAD, "one message of the shop is poisoned"
+    assert done.out == ""
+    parts = sorted((tmp_path / "a" / "out").iterdir())
+    assert [part.name for part in parts] == ["part-00000.jsonl"]
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["out"]
+    lines = [json.loads(line) for line in parts[0].read_text("utf-8").splitlines()]
+    assert {frozenset(line) for line in lines} == {frozenset({"key", "value"})}
+    assert done.summary["written"] == len(lines)
+    assert done.summary["untold"] == 2, "Arcion has no word for a DDL and a heartbeat"
+
+    def rows(ran: Ran) -> list[Any]:
+        return [(c["op"], c["relation"]["table"], c["key"], c.get("after")) for c in ran.lines if c["op"] == "insert"]
+
+    back = run("decode", tmp_path / "a" / "out", "--from", "arcion")
+    assert back.status == cli.DONE
+    straight = run("decode", source, "--from", "canal")
+    moved = ("insert", "customers", {"id": "30"})
+    assert [row for row in rows(back) if row[:3] != moved] == rows(straight)
+    again = run("translate", source, "--from", "canal", "--to", "arcion", "--output", tmp_path / "a" / "out")
+    assert again.status == cli.WRONG
+    assert "is there already" in again.err
+
+
+def test_losses_are_counted_with_their_reasons(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "m").write_text(f"{told(1)}\n{told(2)}\n", "utf-8")
+    argv = ("translate", tmp_path / "m", "--from", "shareplex", "--to", "canal")
+    warned = run(*argv)
+    assert warned.status == cli.DONE
+    assert [line["data"][0]["id"] for line in warned.lines] == [1, 2]
+    why = {loss.field: loss.why for loss in changeglot.codecs.codec("canal").losses}
+    assert f"2  position: {why['position']}" in warned.err
+    assert "2 messages read, 2 lines written" in warned.err
+    ignored = run(*argv, "--on-loss", "ignore", "--json")
+    assert ignored.lines == warned.lines
+    assert ignored.summary["lost"] == {}
+    quiet = run(*argv, "-q")
+    assert (quiet.status, quiet.err) == (cli.DONE, "")
+    failed = run(*argv, "--on-loss", "fail", "--output", tmp_path / "out", "--json")
+    assert failed.status == cli.LOST
+    assert failed.out == ""
+    assert not (tmp_path / "out").exists()
+    assert failed.summary["lost"]["position"] == 2
+    assert failed.summary["written"] == 0
+    told_so = run(*argv, "--on-loss", "fail")
+    assert (told_so.status, told_so.out) == (cli.LOST, "")
+    assert "nothing was written" in told_so.err
+
+
+def test_tables_and_options_reach_the_codecs(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "m").write_text(told(7, op="upd"), "utf-8")
+    (tmp_path / "t.yaml").write_text("tables: {shop.t: {key: [id], columns: {id: bigint}}}", "utf-8")
+    zone = "shareplex.zone=Asia/Shanghai"
+    done = run("decode", tmp_path / "m", "--from", "SharePlex", "--tables", tmp_path / "t.yaml", "--option", zone)
+    assert done.lines[0]["key"] == {"id": "7"}
+    assert done.lines[0]["committed_at"] == "2024-03-01T01:00:00.000000Z"
+
+
+# All formats at once
+
+
+def test_detect_counts_each_format_with_its_evidence(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "strange").write_text('{"a": 1}\n[]\nno JSON\n', "utf-8")
+    names = sorted(SHOP.glob("*.jsonl"))
+    done = run("detect", *names, tmp_path / "strange", "--json")
+    assert done.status == cli.BAD
+    found = json.loads(done.out)
+    # A heartbeat and a DDL of oms-typed are those of oms.
+    counts = {of["format"]: of["messages"] for of in found["formats"]}
+    assert counts.keys() == changeglot.CODECS.keys()
+    assert found["unknown"] == 4
+    lines = sum(len(name.read_bytes().splitlines()) for name in names) + 3
+    assert found["messages"] == lines == found["unknown"] + sum(counts.values())
+    assert all(proof["proof"] for of in found["formats"] for proof in of["evidence"])
+    shown = run("detect", *names[:1])
+    assert shown.status == cli.DONE
+    assert shown.out.startswith("format")
+
+
+@pytest.fixture(scope="module")
+def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DataFrame]:
+    """The shop, decoded once for all tests of the demo."""
+    names = [str(name) for name in sorted(SHOP.glob("*.jsonl"))]
+    staged = inputs.stage(names, tmp_path_factory.mktemp("story") / "in", spark)
+    tables = changeglot.Tables.load(SHOP / "tables.yaml")
+    with staged.splits(spark, whole=True):
+        short = F.regexp_extract("file", "[^/]*$", 0)
+        decoded = changeglot.decode(staged.numbered(spark).withColumn("file", short), tables=tables)
+        kept = spark.createDataFrame(decoded.collect(), decoded.schema)
+    yield kept
+
+
+def test_the_demo_says_that_all_tellings_are_the_same(run: Run) -> None:
+    done = run("demo")
+    assert done.status == cli.DONE
+    assert "canal.jsonl:11  not JSON" in done.out
+    assert "from \\ to" in done.out
+    assert "changeglot explain" in done.out
+    assert max(map(len, done.out.splitlines())) <= 120
+
+
+def test_the_demo_finds_what_a_telling_says_otherwise(story: DataFrame) -> None:
+    whole = compare(story)
+    verdicts = {v for step in whole for v in step.verdicts.values()}
+    assert verdicts == {SAME, PART, UNSPOKEN}
+    assert {name for step in whole for name, v in step.verdicts.items() if v == PART} == {"electric"}
+    theirs = F.col("file") == "canal.jsonl"
+    total = F.map_zip_with("after", "after", lambda name, a, _: F.when(name == "total", "0.00").otherwise(a))
+    order = F.col("relation.table") == "orders"
+    false = story.withColumn("after", F.when(theirs & order & F.col("after").isNotNull(), total).otherwise(F.col("after")))
+    wrong = {(step.op, step.row, name) for step in compare(false) for name, v in step.verdicts.items() if v == DIFFERENT}
+    assert ("insert", "orders 100", "canal") in wrong
+    assert {name for _, _, name in wrong} == {"canal"}
+    silent = story.where(~(theirs & (F.col("op") == "ddl")))
+    missing = {(step.op, name) for step in compare(silent) for name, v in step.verdicts.items() if v == MISSING}
+    assert missing == {("ddl", "canal")}
