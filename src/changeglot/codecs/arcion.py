@@ -20,7 +20,7 @@ _FIELDS = "ARRAY<STRUCT<`name=field`: STRING, type: STRING, jdbc: INT, `nullable
 _SCHEMA = f"STRUCT<fields: ARRAY<STRUCT<field: STRING, fields: {_FIELDS}>>>"
 _SOURCE = """STRUCT<version: STRING, connector: STRING, name: STRING, ts_ms: BIGINT, db: STRING, schema: STRING,
     table: STRING, snapshot: STRING, file: STRING, pos: DECIMAL(20,0), row: BIGINT,
-    `rest=*arcion.source.`: MAP<STRING, STRING>>"""
+    query: BINARY, thread: BINARY, server_id: BINARY, gtid: BINARY, `rest=*arcion.source.`: MAP<STRING, STRING>>"""
 _PAYLOAD = f"""before: {kernel.IMAGE}, after: {kernel.IMAGE}, source: {_SOURCE}, op: STRING, ts_ms: BIGINT,
     transaction: STRUCT<`text=.`: STRING, id: STRING, total_order: BIGINT,
         `rest=*arcion.transaction.`: MAP<STRING, STRING>>,
@@ -111,7 +111,7 @@ class Arcion(Codec):
             Loss("produced_at", "milliseconds", lambda c: at_millis(millis_of(c["produced_at"]))),
             Loss("origin", "always with a name", _origin),
             Loss("statement", "no field"),
-            Loss("extra", "only its own words", own_words("arcion.")),
+            Loss("extra", "only its own words, a log file among them", _extra),
         )
 
     def _image_of(self, field: str, *ops: str) -> Callable[[Change], Column]:
@@ -198,7 +198,9 @@ class Arcion(Codec):
         word, block = body["op"], body["transaction"]
         relation = self._relation(body)
         named = F.coalesce(keys["payload"], F.when(F.size(keys["row"]["values"]) > 0, keys["row"]))["values"]
-        key = F.coalesce(named, kernel.pick(before, after, self.tables.key_of(relation)))
+        # The oldest edition writes a key change as one update, with the new key.
+        names = F.coalesce(F.map_keys(named), self.tables.key_of(relation))
+        key = F.coalesce(kernel.pick(before, named, names), kernel.pick(before, after, names))
         kind = F.coalesce(lookup(CONNECTORS, F.upper(source["connector"])), F.lower(source["connector"]))
         snapshot = (word == "r") | (source["snapshot"] != "false")
         ids = filled(F.coalesce(block["id"], block["text"]))
@@ -219,8 +221,9 @@ class Arcion(Codec):
                 kernel.overlay(kernel.overlay(source["rest"], block["rest"]), body["rest"]),
                 {
                     "arcion.source.file": kernel.quote(source["file"]),
+                    **{f"arcion.source.{n}": source[n] for n in ("query", "thread", "server_id", "gtid")},
                     "arcion.source.connector": F.when(
-                        ~source["connector"].isin(list(CONNECTORS)),
+                        source["connector"] != F.upper(source["connector"]),
                         kernel.quote(source["connector"]),
                     ),
                 },
@@ -458,6 +461,12 @@ def _file(c: Change) -> tuple[Column, Column, Column]:
 def _position(c: Change) -> Column:
     kept = F.slice(c["position"], 1, 3)
     return F.when(c["extra"]["arcion.source.file"].isNotNull(), c["position"]).otherwise(kept)
+
+
+def _extra(c: Change) -> Column:
+    kept = own_words("arcion.")(c)
+    file = F.coalesce(kept["arcion.source.file"], _file(c)[0].cast("string"))
+    return kernel.note(kept, {"arcion.source.file": file})
 
 
 def _phase(c: Change) -> Column:

@@ -93,7 +93,7 @@ class Canal(Codec):
                 "of an insert or update only",
                 lambda c: F.when(c["op"].isin("insert", "update"), c["after"]),
             ),
-            Loss("columns", "no nullable; a JSON kind becomes the type that it stands for", _columns),
+            Loss("columns", "no nullable; a JSON kind becomes the type that it stands for", self._columns),
             Loss(
                 "position",
                 "no field but TiDB's commitTs",
@@ -105,7 +105,7 @@ class Canal(Codec):
             Loss("produced_at", "milliseconds", lambda c: at_millis(millis_of(c["produced_at"]))),
             Loss("origin", "no field"),
             Loss("statement", "an empty one is none", lambda c: filled(c["statement"])),
-            Loss("extra", "only Canal's own words", own_words("canal.")),
+            Loss("extra", "only Canal's own words, a DDL's among them", _extra),
         )
 
     def detect(self, seen: Column) -> Column:
@@ -203,10 +203,102 @@ class Canal(Codec):
     def message(self, change: Change, columns: Column, part: Column) -> tuple[Column, Column]:
         c, extra = change, change["extra"]
         is_row = c["op"].isin(*Op.ROWS)
-        data = F.when(c["op"] == Op.DELETE, F.coalesce(c["before"], c["key"])).when(is_row, c["after"])
-        # Old values that are not known must not be told as unchanged ones; but a key change must be told.
-        told = (c["op"] == Op.UPDATE) & c["before"].isNotNull() & (covers(c["before"], c["after"]) | moved(c))
-        old = F.when(told, kernel.differ(c["after"], c["before"]))
+        data, old = _told(c)
+        native = self._as_native(c)
+        word = F.coalesce(seen["type"]["text"].isin(list(OPS)), F.lit(False))
+        rows = seen["data"]["kind"].isin("array", "object")
+        sign = signs[0] | signs[1] | signs[2] | signs[3]
+        return (seen["type"]["kind"] == "string") & (sign | (word & rows))
+
+    def body(self, message: Stage) -> Stage:
+        return {"body": kernel.read(message["value"], BODY)}
+
+    def rows(self, body: Stage) -> Column:
+        b = body["body"]
+        # A delete whose row stands in `old` alone: Flink's encoder once wrote that.
+        return F.when((b["type"] == "DELETE") & b["data"].isNull(), b["old"]).otherwise(b["data"])
+
+    def _former(self, body: Stage, row: Column) -> Column:
+        return F.get(body["body"]["old"], F.coalesce(body["ordinal"], F.lit(0)))
+
+    def op(self, body: Stage) -> Column:
+        return lookup(OPS, body["body"]["type"])
+
+    def columns(self, body: Stage, row: Column, op: Column) -> Column:
+        b = body["body"]
+        declared = kernel.merge(b["mysqlType"], b["sqlType"])
+        return kernel.merge(declared, kernel.inferred(row, self._former(body, row)))
+
+    def images(self, body: Stage, row: Column, op: Column, columns: Column) -> tuple[Column, Column]:
+        b = body["body"]
+        old = self._former(body, row)
+        before = F.when(op == Op.DELETE, row).when((op == Op.UPDATE) & old.isNotNull(), kernel.overlay(row, old))
+        after = F.when(op.isin(Op.INSERT, Op.UPDATE), row)
+        return self._canonical(b, before, columns), self._canonical(b, after, columns)
+
+    def _rules(self) -> dict[str, str]:
+        return values.rules({**NATIVE, **({"timestamp": f"LOCAL {self.zone}"} if self.zone else {})}, kinds=False)
+
+    def _canonical(self, b: Column, image: Column, columns: Column) -> Column:
+        oms = kernel.canonical(image, columns, values.rules(values.OCEANBASE))
+        native = kernel.canonical(image, columns, self._rules())
+        return self._choose(_is_native(b), native, oms)
+
+    def _choose(self, is_native: Column, native: Column, oms: Column) -> Column:
+        if self.dialect == "auto":
+            return F.when(is_native, native).otherwise(oms)
+        return native if self.dialect == "native" else oms
+
+    def change(self, body: Stage, op: Column, columns: Column, before: Column, after: Column) -> Change:
+        b = body["body"]
+        times = [exact(F.get_json_object(b["_tidb"], path)) for path in ("$.commitTs", "$.watermarkTs")]
+        return change(
+            op=op,
+            phase=F.when(b["type"] == "ROW", Phase.SNAPSHOT),
+            relation=group("relation", database=b["database"], table=b["table"]),
+            key=kernel.pick(before, after, b["pkNames"]),
+            before=before,
+            after=after,
+            columns=columns,
+            position=F.when(b["_tidb"].isNotNull(), sequence(F.coalesce(*times))),
+            transaction=group("transaction", ids=F.when(b["gtid"] != "", F.array(b["gtid"]))),
+            committed_at=at_millis(b["es"]),
+            produced_at=at_millis(b["ts"]),
+            statement=filled(b["sql"]),
+            extra=kernel.note(
+                b["rest"],
+                {
+                    "canal.type": F.when(~b["type"].isin([*WORDS.values(), "ROW"]), json_text(b["type"])),
+                    "canal.isDdl": F.when(b["isDdl"] != op.isin(Op.DDL, Op.TRUNCATE), b["isDdl"]),
+                    "canal.gtid": F.when(b["gtid"].isNotNull(), F.lit('""')),
+                    "canal._tidb": b["_tidb"],
+                },
+            ),
+        )
+
+    def problem(self, body: Stage, row: Column, change: Change) -> Column:
+        b = body["body"]
+        is_row = change["op"].isin(*Op.ROWS)
+        return (
+            F.when(
+                change["op"].isNull(),
+                F.concat(F.lit("unknown type "), F.coalesce(b["type"], F.lit("null"))),
+            )
+            .when(is_row & row.isNull(), F.lit("no row in data"))
+            .when(
+                is_row & (F.size(b["pkNames"]) > 0) & change["key"].isNull(),
+                F.lit("a column of pkNames is not in data"),
+            )
+        )
+
+    def declared(self, change: Change) -> Column:
+        none = F.lit(None).cast("array<string>")
+        return kernel.typed(change["columns"], values.NAMED, values.codes(), none)
+
+    def message(self, change: Change, columns: Column, part: Column) -> tuple[Column, Column]:
+        c, extra = change, change["extra"]
+        is_row = c["op"].isin(*Op.ROWS)
+        data, old = _told(c)
         native = F.lit(self.dialect == "native") | extra["canal.id"].isNotNull() | extra["canal.gtid"].isNotNull()
         native = F.coalesce(native, F.lit(self.dialect == "native"))
         word = F.coalesce(
@@ -237,6 +329,20 @@ class Canal(Codec):
         )
         return F.lit(None).cast("binary"), kernel.write(value)
 
+    def _as_native(self, c: Change) -> Column:
+        """BOOLEAN: is it told in the native dialect, as it came or as was asked?"""
+        came = c["extra"]["canal.id"].isNotNull() | c["extra"]["canal.gtid"].isNotNull()
+        return F.coalesce(came, F.lit(False)) | F.lit(self.dialect == "native")
+
+    def _columns(self, c: Change) -> Column:
+        data, old = (self._spelled(self._as_native(c), image, c["columns"]) for image in _told(c))
+
+        def without_nullable(column: Column) -> Column:
+            return column.withField("nullable", F.lit(None).cast("boolean"))
+
+        declared = F.transform(self.declared(c), without_nullable)
+        return F.when(c["op"].isin(*Op.ROWS), kernel.merge(declared, kernel.inferred(data, old)))
+
     def _spelled(self, is_native: Column, image: Column, columns: Column) -> Column:
         oms = kernel.spelled(image, columns, values.rules(values.OCEANBASE))
         native = kernel.spelled(image, columns, self._rules())
@@ -262,8 +368,19 @@ def _before(c: Change) -> Column:
     return F.when(c["op"] == Op.DELETE, F.coalesce(c["before"], c["key"])).when(c["op"] == Op.UPDATE, updated)
 
 
-def _columns(c: Change) -> Column:
-    return F.when(c["op"].isin(*Op.ROWS), c["columns"])
+def _told(c: Change) -> tuple[Column, Column]:
+    """What stands in data and in old."""
+    is_row = c["op"].isin(*Op.ROWS)
+    data = F.when(c["op"] == Op.DELETE, F.coalesce(c["before"], c["key"])).when(is_row, c["after"])
+    # Old values that are not known must not be told as unchanged ones; but a key change must be told.
+    told = (c["op"] == Op.UPDATE) & c["before"].isNotNull() & (covers(c["before"], c["after"]) | moved(c))
+    return data, F.when(told, kernel.differ(c["after"], c["before"]))
+
+
+def _extra(c: Change) -> Column:
+    kept = own_words("canal.")(c)
+    word = F.when(c["op"] == Op.DDL, json_text(ddl_word(c["statement"])))
+    return kernel.note(kept, {"canal.type": F.coalesce(kept["canal.type"], word)})
 
 
 def _transaction(c: Change) -> Column:

@@ -79,8 +79,7 @@ class Dataworks(Codec):
     def losses(self) -> tuple[Loss, ...]:
         return (
             Loss("phase", "no field"),
-            Loss("relation.tenant", "no field"),
-            Loss("relation", "a heartbeat has no schema", _unless_heartbeat("relation")),
+            Loss("relation", "no tenant; a heartbeat has no schema at all", _relation),
             Loss("key", "of a row change only", _rows_only("key")),
             Loss(
                 "columns",
@@ -94,14 +93,16 @@ class Dataworks(Codec):
             Loss("produced_at", "milliseconds", lambda c: at_millis(millis_of(c["produced_at"]))),
             Loss("origin", "no name; a heartbeat has none", _origin),
             Loss("statement", "a heartbeat has none", _unless_heartbeat("statement")),
-            Loss("extra", "only its own words", own_words("dataworks.", "dataworks/")),
+            Loss("extra", "only its own words, a DDL's among them", _extra),
         )
 
     def _types(self, c: Change) -> Column:
         def type_alone(column: Column) -> Column:
             return column.withField("jdbc", F.lit(None).cast("int")).withField("nullable", F.lit(None).cast("boolean"))
 
-        return F.when(c["op"].isin(*Op.ROWS), F.transform(self.declared(c), type_alone))
+        declared = F.transform(self.declared(c), type_alone)
+        before, after = (kernel.spelled(c[i], c["columns"], self._rules()) for i in ("before", "after"))
+        return F.when(c["op"].isin(*Op.ROWS), kernel.merge(declared, kernel.inferred(before, after)))
 
     def _rules(self) -> dict[str, str]:
         stamp = "EPOCH_OR_MILLIS" if self.times == "text" else "MILLIS_OR_EPOCH"
@@ -262,6 +263,18 @@ def _unless_heartbeat(field: str) -> Callable[[Change], Column]:
 
 def _rows_only(field: str) -> Callable[[Change], Column]:
     return lambda c: F.when(c["op"].isin(*Op.ROWS), c[field])
+
+
+def _relation(c: Change) -> Column:
+    r = c["relation"]
+    kept = group("relation", database=r["database"], schema=r["schema"], table=r["table"])
+    return F.when(c["op"] == Op.HEARTBEAT, group("relation")).otherwise(kept)
+
+
+def _extra(c: Change) -> Column:
+    kept = own_words("dataworks.", "dataworks/")(c)
+    word = F.when(c["op"] == Op.DDL, json_text(ddl_word(c["statement"])))
+    return kernel.note(kept, {"dataworks.op": F.coalesce(kept["dataworks.op"], word)})
 
 
 def _scn(c: Change) -> Column:

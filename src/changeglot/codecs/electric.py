@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -36,6 +37,7 @@ CONTROLS: dict[str, str] = {op: op for op in (Op.UP_TO_DATE, Op.MUST_REFETCH, Op
 WORDS = {**CONTROLS, Op.TRUNCATE: Op.MUST_REFETCH}
 #: PostgreSQL's texts. A boolean is `true` in the rows of a snapshot, `t` in the stream.
 SPELLING = {"boolean": "TRUE_FALSE", "binary": "HEX", "timestamp": "OFFSET", "zoned": "OFFSET"}
+_VALUES = "without types, values stay as PostgreSQL spells them"
 
 
 @dataclass(frozen=True)
@@ -68,12 +70,8 @@ class Electric(Codec):
                 "values without names; the names come from tables, or from a delete's value",
                 self._named_key,
             ),
-            Loss("before", self._before_why(), self._before),
-            Loss(
-                "after",
-                "of an insert or update only" if self.replica == "full" else "key and changed columns",
-                self._after,
-            ),
+            Loss("before", f"{self._before_why()}; {_VALUES}", self._respelled(self._before)),
+            Loss("after", f"{self._after_why()}; {_VALUES}", self._respelled(self._after)),
             Loss("columns", "no types: they come from tables", self._known_columns),
             Loss("position", "two numbers, the second is the order in the transaction", _position),
             Loss("transaction", "of a row change only; an order is wanted by `last`", _transaction),
@@ -82,8 +80,20 @@ class Electric(Codec):
             Loss("produced_at", "no field"),
             Loss("origin", "no field"),
             Loss("statement", "no field"),
-            Loss("extra", "only its own words", own_words("electric.", "electric/")),
+            Loss("extra", "only its own words; the key itself where the names of its columns are not known", self._extra),
         )
+
+    def _respelled(self, image: Callable[[Change], Column]) -> Callable[[Change], Column]:
+        """What is read of values that are written: without the types that they were written by."""
+
+        def kept(c: Change) -> Column:
+            read = kernel.canonical(_spelled(image(c), c), self._known_columns(c), values.rules(SPELLING, kinds=False))
+            return read["values"]
+
+        return kept
+
+    def _after_why(self) -> str:
+        return "of an insert or update only" if self.replica == "full" else "key and changed columns"
 
     def _before_why(self) -> str:
         if self.replica == "full":
@@ -106,9 +116,15 @@ class Electric(Codec):
 
     def _named_key(self, c: Change) -> Column:
         names = self.tables.key_of(_relation(c))
-        before, after = self._before(c), self._after(c)
+        before, after = self._respelled(self._before)(c), self._respelled(self._after)(c)
         told = F.when(c["op"] == Op.DELETE, F.when(F.size(before) == F.size(_identity(c)), before))
         return F.when(c["op"].isin(*Op.ROWS), F.coalesce(kernel.pick(before, after, names), told))
+
+    def _extra(self, c: Change) -> Column:
+        nameless = c["op"].isin(*Op.ROWS) & self._named_key(c).isNull()
+        key = kernel.quote(_key(_relation(c), _identity(c)))
+        kept = own_words("electric.", "electric/")(c)
+        return kernel.note(kept, {"electric/key": F.coalesce(kept["electric/key"], F.when(nameless, key.cast("string")))})
 
     def _known_columns(self, c: Change) -> Column:
         return F.when(c["op"].isin(*Op.ROWS), self.tables.columns_of(_relation(c)))

@@ -29,7 +29,7 @@ _IMAGE = f"STRUCT<`types=__light_type`: {_TYPES}, `row=*`: {kernel.IMAGE}>"
 BODY = f"""
     prevStruct: {_IMAGE}, postStruct: {_IMAGE},
     allMetaData: STRUCT<record_primary_key: STRING, record_primary_value: STRING, dbType: STRING,
-        storeDataSequence: DECIMAL(20,0), table_name: STRING, db: STRING, timestamp: STRING, uniqueId: STRING,
+        storeDataSequence: DECIMAL(20,0), checkpoint: STRING, source_identity: STRING, table_name: STRING, db: STRING, timestamp: STRING, uniqueId: STRING,
         `rest=*{{0}}.`: MAP<STRING, STRING>>,
     recordType: STRING, `rest=*{{0}}/`: MAP<STRING, STRING>
 """
@@ -98,9 +98,9 @@ class Oms(Codec):
             Loss("phase", "a snapshot's inserts are of type ROW; the stream has timestamps", _phase),
             Loss("relation.tenant", "only before an OceanBase database's name", _of_oceanbase),
             Loss("relation.schema", "no field"),
-            Loss("key", "of a row change only", _rows_only("key")),
-            Loss("before", "of an update or delete only", _only("before", Op.UPDATE, Op.DELETE)),
-            Loss("after", "of an insert or update only", _only("after", Op.INSERT, Op.UPDATE)),
+            Loss("key", f"of a row change only; {self._values}", self._respelled("key", *Op.ROWS)),
+            Loss("before", f"not of an insert; {self._values}", self._respelled("before", Op.UPDATE, Op.DELETE)),
+            Loss("after", f"not of a delete; {self._values}", self._respelled("after", Op.INSERT, Op.UPDATE)),
             Loss("columns", *self._columns_loss()),
             Loss("position", "one number", lambda c: sequence(F.get(c["position"], 0))),
             Loss("transaction", "one id, no order", _transaction),
@@ -116,12 +116,25 @@ class Oms(Codec):
             Loss("extra", "only its own words", own_words(f"{self.name}.", f"{self.name}/")),
         )
 
+    _values: ClassVar[str] = "without types, binary, times and truths stay as the format spells them"
+
+    def _respelled(self, field: str, *ops: str) -> Callable[[Change], Column]:
+        """What is read of values that are written: without the types that they were written by."""
+
+        def kept(c: Change) -> Column:
+            types = self._columns_loss()[1](c)
+            read = kernel.canonical(self._image(c[field], c), types, values.rules(values.OCEANBASE))
+            return F.when(c["op"].isin(*ops), read["values"])
+
+        return kept
+
     def _columns_loss(self) -> tuple[str, Callable[[Change], Column]]:
         return "no types: the JSON kinds of the values remain", self._kinds
 
     def _kinds(self, c: Change) -> Column:
         before, after = self._image(c["before"], c), self._image(c["after"], c)
-        return F.when(c["op"].isin(*Op.ROWS), kernel.inferred(before, after))
+        found = F.when(c["op"].isin(*Op.ROWS), kernel.inferred(before, after))
+        return self.tables.complete(found, c["relation"])
 
     def detect(self, seen: Column) -> Column:
         light = seen["prevStruct"]["light"].isNotNull() | seen["postStruct"]["light"].isNotNull()
@@ -186,6 +199,8 @@ class Oms(Codec):
                 kernel.overlay(meta["rest"], b["rest"]),
                 {
                     f"{self.name}.recordType": F.when((word != usual) & (word != "ROW"), json_text(word)),
+                    f"{self.name}.checkpoint": kernel.quote(meta["checkpoint"]),
+                    f"{self.name}.source_identity": kernel.quote(meta["source_identity"]),
                     f"{self.name}.dbType": F.when(odd_origin, kernel.quote(meta["dbType"])),
                 },
             ),
@@ -280,6 +295,7 @@ class OmsTyped(Oms):
     )
     marks: ClassVar[tuple[str, ...]] = ("postStruct.light", "prevStruct.light", *Oms.marks)
     typed = True
+    _values: ClassVar[str] = "a value without a type stays as the format spells it"
 
     def _columns_loss(self) -> tuple[str, Callable[[Change], Column]]:
         return "types alone; without one, the type or the JSON kind of the values", self._types

@@ -29,6 +29,7 @@ OPS: dict[str, str] = {
     "truncate": Op.TRUNCATE,
 }
 WORDS = {op: word for word, op in OPS.items()}
+_VALUES = "without types, binary, times and truths stay as the format spells them"
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ class Shareplex(Codec):
             Loss("phase", "no field"),
             Loss("relation", "database and table only; a schema stands for a database", _relation),
             Loss("key", "values without names; the names come from tables", self._named_key),
-            Loss("before", "of an update that knows no old row: its key", _before),
-            Loss("after", "of an update: with the old values of what it does not carry", _after),
+            Loss("before", f"of an update that knows no old row: its key; {_VALUES}", self._respelled(_before)),
+            Loss("after", f"of an update: with old values that it does not carry; {_VALUES}", self._respelled(_after)),
             Loss("columns", "no types: the JSON kinds of the values remain", self._kinds),
             Loss("position", "two numbers, the second is the order in the transaction", _position),
             Loss("transaction", "one id, no last", _transaction),
@@ -67,12 +68,21 @@ class Shareplex(Codec):
                 "of DDL only",
                 lambda c: F.when(c["op"].isin(Op.DDL, Op.TRUNCATE), c["statement"]),
             ),
-            Loss("extra", "only its own words", own_words("shareplex.", "shareplex/")),
+            Loss("extra", "only its own words, the rowid always among them", self._extra),
         )
 
     def _named_key(self, c: Change) -> Column:
         names = self.tables.key_of(_relation(c))
-        return F.when(c["op"].isin(*Op.ROWS), kernel.pick(_before(c), _after(c), names))
+        before, after = self._respelled(_before)(c), self._respelled(_after)(c)
+        return F.when(c["op"].isin(*Op.ROWS), kernel.pick(before, after, names))
+
+    def _respelled(self, image: Callable[[Change], Column]) -> Callable[[Change], Column]:
+        """What is read of values that are written: without the types that they were written by."""
+
+        def kept(c: Change) -> Column:
+            return kernel.canonical(self._image(image(c), c), self._kinds(c), values.rules(values.OCEANBASE))["values"]
+
+        return kept
 
     def _kinds(self, c: Change) -> Column:
         data, key = self._told(c)
@@ -80,6 +90,10 @@ class Shareplex(Codec):
         data = F.when(c["op"].isin(*Op.ROWS), data).otherwise(none)
         found = kernel.inferred(self._image(key, c), self._image(data, c))
         return self.tables.complete(F.when(c["op"].isin(*Op.ROWS), found), _relation(c))
+
+    def _extra(self, c: Change) -> Column:
+        kept = own_words("shareplex.", "shareplex/")(c)
+        return kernel.note(kept, {"shareplex.rowid": F.coalesce(kept["shareplex.rowid"], kernel.quote(_rowid(c)).cast("string"))})
 
     def detect(self, seen: Column) -> Column:
         return seen["meta"]["op"].isNotNull()
@@ -172,10 +186,8 @@ class Shareplex(Codec):
     def message(self, change: Change, columns: Column, part: Column) -> tuple[Column, Column]:
         c, extra = change, change["extra"]
         data, old = self._told(c)
-        key = F.when(c["op"] == Op.UPDATE, key_after(c)).otherwise(c["key"])
         relation = _relation(c)
         table = F.concat_ws(".", relation["database"], relation["table"])
-        rowid = F.concat(table, F.lit("-"), F.coalesce(F.array_join(F.map_values(key), SEPARATOR, ""), F.lit("")))
         order = _order(c)
         scn = F.coalesce(json_text(F.get(c["position"], 0).cast("string")), extra["shareplex.scn"])
         meta = F.struct(
@@ -184,7 +196,7 @@ class Shareplex(Codec):
             self._clock(c["produced_at"]).alias("posttime?"),
             order.alias("seq?"),
             table.alias("table"),
-            F.coalesce(raw(extra, "shareplex.rowid"), kernel.quote(rowid)).alias("rowid"),
+            F.coalesce(raw(extra, "shareplex.rowid"), kernel.quote(_rowid(c))).alias("rowid"),
             F.get(c["transaction"]["ids"], 0).alias("trans?"),
             scn.cast("binary").alias("scn?"),
             extra.alias("*shareplex."),
@@ -206,6 +218,14 @@ class Shareplex(Codec):
 def _relation(c: Change) -> Column:
     r = c["relation"]
     return group("relation", database=F.coalesce(r["database"], r["schema"]), table=r["table"])
+
+
+def _rowid(c: Change) -> Column:
+    """The table's name and the values of the key."""
+    relation = _relation(c)
+    table = F.concat_ws(".", relation["database"], relation["table"])
+    key = F.when(c["op"] == Op.UPDATE, key_after(c)).otherwise(c["key"])
+    return F.concat(table, F.lit("-"), F.coalesce(F.array_join(F.map_values(key), SEPARATOR, ""), F.lit("")))
 
 
 def _order(c: Change) -> Column:

@@ -68,7 +68,7 @@ final class Reader {
           default: return UTF8String.fromBytes(in.bytes, from, in.at - from);
         }
       case RAW:
-        in.value();
+        if (in.value() == 'z') return null;
         return Arrays.copyOfRange(in.bytes, from, in.at);
       case KIND:
         return new GenericInternalRow(new Object[] {KINDS.get(in.value())});

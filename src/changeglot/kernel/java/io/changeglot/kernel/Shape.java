@@ -9,7 +9,7 @@ import org.apache.spark.sql.types.*;
  *
  * <ul>
  *   <li>STRING: exact text of a scalar, the piece of the message for an object or array;
- *   <li>BINARY: the piece of the message, whatever it is;
+ *   <li>BINARY: the piece of the message, whatever it is but null;
  *   <li>BIGINT, INT, DECIMAL(20, 0), BOOLEAN: as a number, true or false, or a string of one;
  *   <li>STRUCT: the named members of an object. `a=b` puts member b into field a; `a=.` is the value itself, `a=@` its
  *       name in the object around it, `a=*p` a MAP of all other members as JSON text, their names prefixed with p, or

@@ -88,7 +88,7 @@ final class Spelling {
     char kind = 's';
     switch (rule) {
       case NUMBER: case INTEGER:
-        kind = number(text) ? 'i' : 's';
+        kind = !number(text) ? 's' : whole(text) ? 'i' : 'n';
         break;
       case JSON: {
         byte[] b = text.getBytes();
@@ -162,6 +162,11 @@ final class Spelling {
     byte[] b = text.getBytes();
     if (b.length == 0 || (b[0] != '-' && (b[0] < '0' || b[0] > '9'))) return false;
     return new Scanner().holds(b, 0, b.length);
+  }
+
+  private static boolean whole(UTF8String text) {
+    for (byte c : text.getBytes()) if (c == '.' || (c | 0x20) == 'e') return false;
+    return true;
   }
 
   // Binary

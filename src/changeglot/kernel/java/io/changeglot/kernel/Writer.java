@@ -310,7 +310,7 @@ final class Writer {
       UTF8String text = values.getUTF8String(i);
       char kind = (char) kinds.getByte(i);
       if (kind == 's') string(text);
-      else if (kind == 'i') put(text);
+      else if (kind == 'i' || kind == 'n') put(text);
       else json(text.getBytes());
     }
     return first;
