@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 JAR := src/changeglot/kernel/changeglot-kernel.jar
 JAVA_SOURCES := $(shell find src/changeglot/kernel/java -name '*.java')
 .DEFAULT_GOAL := help
-.PHONY: help java setup kernel demo check test golden docs bench wheel compat clean
+.PHONY: help java setup kernel demo check test golden bench wheel compat clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10

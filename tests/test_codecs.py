@@ -19,9 +19,7 @@ def test_golden_messages_decode_to_their_changes_and_encode_back(spark: SparkSes
     group = told.by_setting()[setting]
     name, options, tables = told.arguments(setting)
     decoded = changeglot.decode(told.messages(spark, group), name, options=options, tables=tables)
-    assert told.changes_of(decoded, "name") == {
-        g.name: g.content["changes"] for g in group if g.content["changes"]
-    }
+    assert told.changes_of(decoded, "name") == {g.name: g.content["changes"] for g in group if g.content["changes"]}
     encoded = changeglot.encode(decoded, name, options=options, tables=tables).where("spoken")
     first: dict[str, Any] = {}
     for row in encoded.select("name", "key", F.col("value").cast("string").alias("value")).collect():
@@ -46,9 +44,9 @@ def test_one_codec_detects_each_golden_message(spark: SparkSession) -> None:
 def test_mixed_messages_decode_as_each_part_alone_does(spark: SparkSession) -> None:
     plain = [g for g in told.goldens() if not g.content.get("options") and not g.content.get("tables")]
     alone: dict[str, list[dict[str, Any]]] = {}
-    for format in CODECS:
-        part = [g for g in plain if g.format == format and g.name != "oms-typed/heartbeat"]
-        alone |= told.changes_of(changeglot.decode(told.messages(spark, part), format), "name")
+    for name in CODECS:
+        part = [g for g in plain if g.format == name and g.name != "oms-typed/heartbeat"]
+        alone |= told.changes_of(changeglot.decode(told.messages(spark, part), name), "name")
     mixed = [g for g in plain if g.name != "oms-typed/heartbeat"]
     assert told.changes_of(changeglot.decode(told.messages(spark, mixed)), "name") == alone
 

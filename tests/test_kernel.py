@@ -137,7 +137,23 @@ def hostile() -> list[bytes]:
     """The golden messages cut, swapped, bent and broken, the same ones each time."""
     rng = random.Random(11)
     found = [b"null", b"true", b"0", b'"default"', b"default", b"{}", b"[]", b"[{}]", b"\x00", b"\xff\xfe{}"]
-    wrong: list[Any] = [None, True, -1, 1.5, "x", [], {}, [[]], {"a": {}}, [None], "9" * 400]
+    wrong: list[Any] = [
+        None,
+        True,
+        -1,
+        1.5,
+        "x",
+        [],
+        {},
+        [[]],
+        {"a": {}},
+        [None],
+        "9" * 400,
+        -(2**63),
+        "9" * 30,
+        2**63 - 1,
+        "1e30",
+    ]
     for golden in told.goldens():
         text = golden.content["message"].encode()
         found.append(text[: rng.randrange(len(text))])

@@ -8,8 +8,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-import changeglot
 import told
+
+import changeglot
 
 
 def main() -> None:

@@ -1,8 +1,6 @@
 """`python -m changeglot` is the command `changeglot`."""
 
-import sys
-
-from changeglot.cli import main
+from changeglot.cli import entry
 
 if __name__ == "__main__":
-    sys.exit(main())
+    entry()

@@ -11,6 +11,7 @@ import os
 import re
 import select
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -19,6 +20,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +75,12 @@ class Written:
     untold: int
     lost: Mapping[str, int]
     parts: Sequence[Path] = field(repr=False)
+
+
+def entry() -> None:
+    """The command as it is installed: exits with the status; a polite kill tidies up like an interrupt."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    sys.exit(main())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -206,10 +215,22 @@ def decode(arguments: argparse.Namespace) -> int:
 
         # NULL fields of a struct are left out, NULL values of a map never are: an image's absent,
         # NULL and given values stay three facts.
-        fields = [name for name in changes.columns if name not in ("problem", "raw")]
+        fields = [_filled(changes, name) for name in changes.columns if name not in ("problem", "raw")]
         return F.to_json(F.struct(*fields), TIMES)
 
     return _convert(arguments, lambda messages: changeglot.decode(messages, **settings), line, {})
+
+
+def _filled(rows: DataFrame, name: str) -> Column:
+    """The column; NULL if it is a struct of NULLs only."""
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    kind = rows.schema[name].dataType
+    if not isinstance(kind, T.StructType):
+        return F.col(name)
+    parts = [F.col(name)[part].isNotNull() for part in kind.fieldNames()]
+    return F.when(reduce(or_, parts), F.col(name)).alias(name)
 
 
 def translate(arguments: argparse.Namespace) -> int:
@@ -258,6 +279,8 @@ def demo(arguments: argparse.Namespace) -> int:
     """Shows one small shop's life, told in all seven formats."""
     from changeglot.demo.show import show
 
+    if not arguments.quiet:
+        print("changeglot: starting Spark and decoding, half a minute or so", file=sys.stderr)
     return DONE if show(_session(arguments)) else FAILED
 
 
@@ -333,11 +356,16 @@ def _write(
 
 def _set_aside(work: Work, rows: Rows, quarantine: Path | None) -> list[Reason]:
     """Why messages were bad. A pass that finds them again with file and line, into the quarantine if given."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
     from changeglot.quarantine import reasons, records
 
     folder = work.scratch / "bad"
     with work.inputs.splits(work.spark, whole=True):
-        found = records(rows(work.inputs.numbered(work.spark)), raw=quarantine is not None)
+        # Below an observation no filter is pushed: Spark would spell all of the decoding out in it.
+        found = rows(work.inputs.numbered(work.spark)).observe(Observation(), F.count("problem"))
+        found = records(found, raw=quarantine is not None)
         found.write.option("lineSep", "\n").text(str(folder))
         parts = _in_order(folder, work.inputs.order(work.spark))
     why = reasons(work.spark, folder)

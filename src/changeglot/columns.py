@@ -39,15 +39,31 @@ def sequence(*parts: Column) -> Column:
     return kernel.leading(F.array(*(part.cast(EXACT) for part in parts)))
 
 
+# The years 1 to 9999, in microseconds: what Spark, Python and the databases all have.
+_FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
+
+
+def at_micros(micros: Column) -> Column:
+    """TIMESTAMP of a BIGINT of microseconds since 1970; NULL outside the years 1 to 9999."""
+    return F.when(micros.between(_FIRST, _LAST), F.timestamp_micros(micros))
+
+
 def at_millis(millis: Column) -> Column:
-    """TIMESTAMP of a BIGINT of milliseconds since 1970; NULL if Spark has none for it."""
-    return F.when(F.abs(millis) < 9_000_000_000_000_000, F.timestamp_micros(millis * 1000))
+    """TIMESTAMP of a BIGINT of milliseconds since 1970; NULL outside the years 1 to 9999."""
+    return F.when(millis.between(_FIRST // 1000, _LAST // 1000), F.timestamp_micros(millis * 1000))
 
 
-def micros_of(number: Column, unit: int) -> Column:
-    """BIGINT microseconds of a text with a number of `unit` microseconds, cut, not rounded; NULL if it is none."""
-    exact_micros = number.try_cast("DECIMAL(38,12)") * unit
-    return F.floor(exact_micros).try_cast("BIGINT")
+def at_number(number: Column, unit: int) -> Column:
+    """TIMESTAMP of a text with a number of `unit` microseconds, cut to the microsecond; NULL if it is none."""
+    exact_micros = F.try_multiply(number.try_cast("DECIMAL(30,9)"), F.lit(unit))
+    return at_micros(F.floor(exact_micros).try_cast("BIGINT"))
+
+
+def nanos_of(number: Column, unit: int) -> Column:
+    """INT: the nanoseconds, 1 to 999, that at_number cuts; NULL if there are none."""
+    nanos = F.try_multiply(number.try_cast("DECIMAL(30,9)"), F.lit(unit * 1000))
+    rest = F.pmod(F.floor(nanos), F.lit(1000)).try_cast("int")
+    return F.when(rest > 0, rest)
 
 
 def seconds_of(moment: Column) -> Column:

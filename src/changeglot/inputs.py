@@ -111,7 +111,8 @@ def find(arguments: Sequence[str]) -> list[str]:
         if argument == STDIN or (Path(argument).exists() and not Path(argument).is_dir()):
             found.append(argument)
             continue
-        matches = [argument] if Path(argument).is_dir() else sorted(glob.glob(argument, recursive=True))
+        # Path.glob takes no absolute pattern.
+        matches = [argument] if Path(argument).is_dir() else sorted(glob.glob(argument, recursive=True))  # noqa: PTH207
         if not matches:
             hint = "Name a file, a folder, a glob in quotes, or - for standard input."
             raise InputError(f'no input "{argument}"', hint=hint)

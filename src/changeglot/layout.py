@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from changeglot import kernel
 from changeglot.codecs import CODECS, SEEN, codec, evidence, format_of
-from changeglot.codecs.base import Codec, Stage, lost
+from changeglot.codecs.base import MOVED, Codec, Stage, half, lost, moved
 from changeglot.errors import ConfigError
 from changeglot.model import CHANGE, VERDICT, Change
 from changeglot.tables import Tables
@@ -201,15 +201,21 @@ def encode(
     for name in ("problem", "raw"):
         if name not in staged.columns:
             staged = staged.withColumn(name, F.lit(None).cast(VERDICT[name].dataType))
-    spoken = F.coalesce(change["op"].isin(sorted(each.speaks)), F.lit(False)) & F.col("problem").isNull()
-    staged = staged.withColumns({"__spoken": spoken, _COLUMNS: each.declared(change)})
+    spoken = F.coalesce(each.tells(change), F.lit(False)) & F.col("problem").isNull()
+    # Whether an update changes its key is asked for often: once is enough.
+    staged = staged.withColumns({"__spoken": spoken, _COLUMNS: each.declared(change), MOVED: moved(change)})
     parts = each.parts(change)
+    part: Change = change
     if parts is not None:
         words = F.when(F.col("__spoken"), parts).otherwise(F.array(F.lit("")))
         staged = staged.select("*", F.posexplode(words).alias("__n", _PART))
+        halves = half(change, F.col(_PART))
+        fields = ("op", "key", "before", "after")
+        staged = staged.withColumns({f"__c_{field}": halves[field] for field in fields})
+        part = {**change, **{field: F.col(f"__c_{field}") for field in fields}}
     else:
         staged = staged.withColumns({"__n": F.lit(0), _PART: F.lit("")})
-    key, value = each.message(change, F.col(_COLUMNS), F.col(_PART))
+    key, value = each.message(part, F.col(_COLUMNS), F.col(_PART), change)
     nothing = F.array().cast("array<string>")
     gone = F.when(F.col("problem").isNull() & (F.col("__n") == 0), lost(each, change)).otherwise(nothing)
     return staged.select(

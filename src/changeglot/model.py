@@ -64,8 +64,8 @@ CHANGE: Final = _struct(
     extra=IMAGE_TYPE,
 )
 
-#: What decoding says of a message beside the change: its format, which of its changes this is, what is wrong with
-#: it, and then the message itself.
+#: What decoding says of a message beside the change: its format, which of its changes this is, what is wrong,
+#: and then the message itself.
 VERDICT: Final = _struct(
     format=TEXT,
     ordinal=T.IntegerType(),
@@ -80,7 +80,7 @@ Change = dict[str, Column]
 
 
 def change(**fields: Column) -> Change:
-    """Every field of CHANGE in its type; those not given are NULL, a struct's parts are. A misspelt name fails at once."""
+    """Every field of CHANGE in its type; those not given are NULL. A misspelt name fails at once."""
     unknown = fields.keys() - set(CHANGE.fieldNames())
     if unknown:
         raise TypeError(f"no such field of a change: {', '.join(sorted(unknown))}")

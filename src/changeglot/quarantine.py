@@ -35,8 +35,8 @@ def records(changes: DataFrame, *, raw: bool) -> DataFrame:
     if raw:
         text = F.col("raw.value").cast("STRING")
         fields += [
-            F.base64("raw.key").alias("key"),
-            F.base64("raw.value").alias("value"),
+            # Spark's Base64 comes in lines of 76 characters.
+            *(F.translate(F.base64(f"raw.{name}"), "\r\n", "").alias(name) for name in ("key", "value")),
             F.when(F.is_valid_utf8(text), text).alias("text"),
         ]
     bad = changes.where(F.col("problem").isNotNull())

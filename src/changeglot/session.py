@@ -15,7 +15,7 @@ from changeglot.errors import MissingError
 FAST = {
     "spark.driver.extraJavaOptions": "-XX:-DontCompileHugeMethods",
     "spark.executor.extraJavaOptions": "-XX:-DontCompileHugeMethods",
-    "spark.sql.codegen.maxFields": "2000",
+    "spark.sql.codegen.maxFields": "250",
 }
 
 

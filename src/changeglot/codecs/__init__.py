@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -17,7 +18,7 @@ from changeglot.codecs.dataworks import Dataworks
 from changeglot.codecs.electric import Electric
 from changeglot.codecs.oms import Oms, OmsTyped
 from changeglot.codecs.shareplex import Shareplex
-from changeglot.errors import UnknownFormat
+from changeglot.errors import ConfigError, UnknownFormat
 from changeglot.options import construct
 from changeglot.tables import Tables
 
@@ -65,6 +66,11 @@ def codec(name: str, options: Mapping[str, Mapping[str, Any]] | None = None, tab
     known = resolve(name)
     given = {resolve(k): v for k, v in (options or {}).items()}.get(known, {})
     made = construct(CODECS[known], given, known)
+    if zone := getattr(made, "zone", ""):
+        try:
+            ZoneInfo(zone)
+        except (KeyError, ValueError) as e:
+            raise ConfigError(f"{known}.zone", f'no zone "{zone}"', hint="Name one as Asia/Shanghai or UTC.") from e
     if tables:
         object.__setattr__(made, "tables", tables)
     return made
@@ -93,7 +99,9 @@ def evidence(codecs: Mapping[str, Codec], seen: Column, name: Column) -> Column:
 
 
 def lost_between(source: str, target: str) -> list[Loss]:
-    """What `target` loses of what `source` carries: its losses, less what `source` never has."""
+    """What `target` may lose of what `source` carries: its losses, less what `source` never has; to itself, nothing."""
+    if resolve(source) == resolve(target):
+        return []
     never = {loss.field for loss in codec(source).losses if _gone(loss)}
     return [loss for loss in codec(target).losses if loss.field not in never]
 

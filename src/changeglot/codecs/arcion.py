@@ -11,8 +11,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from changeglot import kernel, values
-from changeglot.codecs.base import Codec, Loss, Stage, half, moved, own_words, raw
-from changeglot.columns import EXACT, at_millis, exact, filled, lookup, millis_of
+from changeglot.codecs.base import MOVED, Codec, Loss, Stage, own_words, raw
+from changeglot.columns import EXACT, at_micros, at_millis, exact, filled, lookup, millis_of
 from changeglot.model import Change, Op, Phase, change, group
 from changeglot.options import option
 
@@ -26,7 +26,7 @@ _PAYLOAD = f"""before: {kernel.IMAGE}, after: {kernel.IMAGE}, source: {_SOURCE},
         `rest=*arcion.transaction.`: MAP<STRING, STRING>>,
     `rest=*arcion.`: MAP<STRING, STRING>"""
 #: With schemas the change stands in `payload`; without, it is the message.
-BODY = f"`text=.`: STRING, schema: {_SCHEMA}, payload: STRUCT<{_PAYLOAD}>, {_PAYLOAD}"
+BODY = f"`self=.`: {kernel.VALUE}, schema: {_SCHEMA}, payload: STRUCT<{_PAYLOAD}>, {_PAYLOAD}"
 KEY = f"`text=.`: STRING, schema: STRUCT<fields: {_FIELDS}>, payload: {kernel.IMAGE}, `row=*`: {kernel.IMAGE}"
 
 OPS: dict[str, str] = {
@@ -56,7 +56,7 @@ CONNECT = {
     "interval": "string",
 }  # fmt: skip
 _NARROW = {
-    "tinyint": "int16", "int1": "int16", "byte": "int16", "int8": "int8", "smallint": "int16", "int2": "int16",
+    "tinyint": "int16", "int1": "int16", "byte": "int16", "int8": "int64", "smallint": "int16", "int2": "int16",
     "int16": "int16", "short": "int16", "smallserial": "int16", "year": "int32", "mediumint": "int32", "int": "int32",
     "int3": "int32", "int4": "int32", "int32": "int32", "integer": "int32", "serial": "int32",
     "float4": "float", "real": "float", "float": "float", "float32": "float", "uint64": "string",
@@ -104,7 +104,7 @@ class Arcion(Codec):
                 self._image_of("after", Op.INSERT, Op.UPDATE),
             ),
             Loss("columns", "Kafka Connect's types, no JDBC code", self._types),
-            Loss("position", "file, pos and row; another order keeps its last number", _position),
+            Loss("position", "three numbers: file, pos and row", _position),
             Loss("transaction", "one id, no last", self._transaction),
             Loss("committed_at", "milliseconds", lambda c: at_millis(millis_of(c["committed_at"]))),
             Loss("committed_nanos", "milliseconds"),
@@ -146,7 +146,7 @@ class Arcion(Codec):
 
     def body(self, message: Stage) -> Stage:
         key, value = message["key"], message["value"]
-        bare = value.isin(F.lit(b"default"), F.lit(b"null"))
+        bare = value == F.lit(b"default")
         no_key = key.isin(F.lit(b"default"), F.lit(b'"default"'), F.lit(b"null"), F.lit(b""))
         return {
             "body": kernel.read(F.when(bare, F.lit(_DEFAULT)).otherwise(value), BODY),
@@ -154,7 +154,8 @@ class Arcion(Codec):
         }
 
     def silent(self, body: Stage) -> Column:
-        return F.coalesce(body["body"]["text"] == "default", F.lit(False))
+        whole = body["body"]["self"]
+        return F.coalesce((whole["text"] == "default") | (whole["kind"] == "null"), F.lit(False))
 
     def opened(self, body: Stage) -> Stage:
         b = body["body"]
@@ -233,19 +234,24 @@ class Arcion(Codec):
     @staticmethod
     def _at(number: Column, zone: str = "UTC") -> Column:
         """The 2022 edition wrote microseconds: 16 digits."""
-        moment = F.when(F.abs(number) >= 10**14, F.timestamp_micros(number)).otherwise(at_millis(number))
+        in_micros = (number >= 10**14) | (number <= -(10**14))
+        moment = F.when(in_micros, at_micros(number)).otherwise(at_millis(number))
         return moment if zone == "UTC" else F.to_utc_timestamp(moment, zone)
 
     def problem(self, body: Stage, row: Column, change: Change) -> Column:
         word = F.coalesce(body["op"], F.lit("null"))
         writes = change["op"].isin(Op.INSERT, Op.UPDATE)
         removes = change["op"] == Op.DELETE
+        bad_time = (body["source"]["ts_ms"].isNotNull() & change["committed_at"].isNull()) | (
+            body["ts_ms"].isNotNull() & change["produced_at"].isNull()
+        )
         return (
             F.when(
                 body["keys"]["problem"].isNotNull(),
                 F.concat(F.lit("key: "), body["keys"]["problem"]),
             )
             .when(change["op"].isNull(), F.concat(F.lit("unknown op "), word))
+            .when(bad_time, F.lit("ts_ms: no such time"))
             .when(writes & change["after"].isNull(), F.lit("no image of the row"))
             .when(
                 removes & change["before"].isNull() & change["key"].isNull(),
@@ -271,13 +277,13 @@ class Arcion(Codec):
     def parts(self, change: Change) -> Column:
         d, t, i, whole = (F.lit(word) for word in ("delete", "tombstone", "insert", ""))
         return (
-            F.when(moved(change), F.array(d, t, i))
+            F.when(F.col(MOVED), F.array(d, t, i))
             .when(change["op"] == Op.DELETE, F.array(whole, t))
             .otherwise(F.array(whole))
         )
 
-    def message(self, change: Change, columns: Column, part: Column) -> tuple[Column, Column]:
-        c, extra = half(change, part), change["extra"]
+    def message(self, change: Change, columns: Column, part: Column, whole: Change) -> tuple[Column, Column]:
+        c, extra = change, change["extra"]
         r, source, snapshot = c["relation"], "arcion.source.", c["phase"] == Phase.SNAPSHOT
         snapshot = F.coalesce(snapshot, F.lit(False))
         name = F.coalesce(
@@ -287,7 +293,7 @@ class Arcion(Codec):
         place = F.concat_ws(".", name, r["database"], r["schema"], r["table"])
         kind = c["origin"]["kind"]
         file, pos, row = _file(c)
-        order = c["transaction"]["order"] + F.when(part == "insert", 1).otherwise(0)
+        order = F.try_add(c["transaction"]["order"], F.when(part == "insert", 1).otherwise(0))
         word = F.when((c["op"] == Op.INSERT) & snapshot, F.lit("r")).otherwise(lookup(WORDS, c["op"]))
         ids = F.get(c["transaction"]["ids"], 0)
         source_block = F.struct(

@@ -9,9 +9,10 @@ from typing import ClassVar
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from changeglot import kernel
-from changeglot.model import CHANGE, Change, Op
+from changeglot.model import CHANGE, Change, Op, group
 from changeglot.tables import Tables
 
 #: A message's columns, `key` and `value`, or the columns of a stage by name.
@@ -98,6 +99,14 @@ class Codec(ABC):
 
     # Encoding
 
+    def tells(self, change: Change) -> Column:
+        """BOOLEAN: has the format words for this change, and the change what they need?"""
+        c = change
+        needs = F.when(c["op"].isin(Op.INSERT, Op.UPDATE), c["after"]).when(
+            c["op"] == Op.DELETE, F.coalesce(c["before"], c["key"])
+        )
+        return c["op"].isin(sorted(self.speaks)) & (~c["op"].isin(*Op.ROWS) | needs.isNotNull())
+
     def declared(self, change: Change) -> Column:
         """COLUMNS as the format's own types name them."""
         return change["columns"]
@@ -107,8 +116,8 @@ class Codec(ABC):
         return None
 
     @abstractmethod
-    def message(self, change: Change, columns: Column, part: Column) -> tuple[Column, Column]:
-        """Key and value, BINARY, of a change whose op the format speaks."""
+    def message(self, change: Change, columns: Column, part: Column, whole: Change) -> tuple[Column, Column]:
+        """Key and value, BINARY, of a change that the format tells; of one in parts, `change` is the part."""
 
 
 # What several formats share
@@ -117,6 +126,10 @@ class Codec(ABC):
 def key_after(change: Change) -> Column:
     """MAP: the key of the row after the change."""
     return kernel.pick(change["after"], change["key"], F.map_keys(change["key"]))
+
+
+#: The column in which encode keeps what moved() says.
+MOVED = "__moved"
 
 
 def moved(change: Change) -> Column:
@@ -167,7 +180,7 @@ def own_words(*prefixes: str) -> Callable[[Change], Column]:
 
 def lost(codec: Codec, change: Change) -> Column:
     """ARRAY<STRING>: fields of this change that the format does not carry; `op` if it has no word for it."""
-    spoken = change["op"].isin(sorted(codec.speaks))
+    spoken = F.coalesce(codec.tells(change), F.lit(False))
     gone = [F.when(~differs(loss, change), None).otherwise(F.lit(loss.field)) for loss in codec.losses]
     fields = F.concat_ws(",", *gone)
     none = F.array().cast("array<string>")
@@ -191,4 +204,7 @@ def differs(loss: Loss, change: Change) -> Column:
         same = F.coalesce(F.size(kernel.differ(then, now)), F.lit(0)) == 0
         back = F.coalesce(F.size(kernel.differ(now, then)), F.lit(0)) == 0
         return (now.isNull() != then.isNull()) | ~(same & back)
+    if isinstance(kind := CHANGE[loss.field].dataType if loss.field in CHANGE.names else None, T.StructType):
+        # A struct of nothing is nothing.
+        then = F.coalesce(then.cast(kind), group(loss.field))
     return ~now.eqNullSafe(then)

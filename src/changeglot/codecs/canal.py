@@ -132,7 +132,8 @@ class Canal(Codec):
     def columns(self, body: Stage, row: Column, op: Column) -> Column:
         b = body["body"]
         declared = kernel.merge(b["mysqlType"], b["sqlType"])
-        return kernel.merge(declared, kernel.inferred(row, self._former(body, row)))
+        found = kernel.merge(declared, kernel.inferred(row, self._former(body, row)))
+        return self.tables.complete(found, _relation(b))
 
     def images(self, body: Stage, row: Column, op: Column, columns: Column) -> tuple[Column, Column]:
         b = body["body"]
@@ -160,8 +161,8 @@ class Canal(Codec):
         return change(
             op=op,
             phase=F.when(b["type"] == "ROW", Phase.SNAPSHOT),
-            relation=group("relation", database=b["database"], table=b["table"]),
-            key=kernel.pick(before, after, b["pkNames"]),
+            relation=_relation(b),
+            key=kernel.pick(before, after, F.coalesce(b["pkNames"], self.tables.key_of(_relation(b)))),
             before=before,
             after=after,
             columns=columns,
@@ -184,8 +185,12 @@ class Canal(Codec):
     def problem(self, body: Stage, row: Column, change: Change) -> Column:
         b = body["body"]
         is_row = change["op"].isin(*Op.ROWS)
+        bad_time = (b["es"].isNotNull() & change["committed_at"].isNull()) | (
+            b["ts"].isNotNull() & change["produced_at"].isNull()
+        )
         return (
-            F.when(
+            F.when(bad_time, F.lit("es or ts: no such time"))
+            .when(
                 change["op"].isNull(),
                 F.concat(F.lit("unknown type "), F.coalesce(b["type"], F.lit("null"))),
             )
@@ -200,107 +205,11 @@ class Canal(Codec):
         none = F.lit(None).cast("array<string>")
         return kernel.typed(change["columns"], values.NAMED, values.codes(), none)
 
-    def message(self, change: Change, columns: Column, part: Column) -> tuple[Column, Column]:
+    def message(self, change: Change, columns: Column, part: Column, whole: Change) -> tuple[Column, Column]:
         c, extra = change, change["extra"]
         is_row = c["op"].isin(*Op.ROWS)
         data, old = _told(c)
         native = self._as_native(c)
-        word = F.coalesce(seen["type"]["text"].isin(list(OPS)), F.lit(False))
-        rows = seen["data"]["kind"].isin("array", "object")
-        sign = signs[0] | signs[1] | signs[2] | signs[3]
-        return (seen["type"]["kind"] == "string") & (sign | (word & rows))
-
-    def body(self, message: Stage) -> Stage:
-        return {"body": kernel.read(message["value"], BODY)}
-
-    def rows(self, body: Stage) -> Column:
-        b = body["body"]
-        # A delete whose row stands in `old` alone: Flink's encoder once wrote that.
-        return F.when((b["type"] == "DELETE") & b["data"].isNull(), b["old"]).otherwise(b["data"])
-
-    def _former(self, body: Stage, row: Column) -> Column:
-        return F.get(body["body"]["old"], F.coalesce(body["ordinal"], F.lit(0)))
-
-    def op(self, body: Stage) -> Column:
-        return lookup(OPS, body["body"]["type"])
-
-    def columns(self, body: Stage, row: Column, op: Column) -> Column:
-        b = body["body"]
-        declared = kernel.merge(b["mysqlType"], b["sqlType"])
-        return kernel.merge(declared, kernel.inferred(row, self._former(body, row)))
-
-    def images(self, body: Stage, row: Column, op: Column, columns: Column) -> tuple[Column, Column]:
-        b = body["body"]
-        old = self._former(body, row)
-        before = F.when(op == Op.DELETE, row).when((op == Op.UPDATE) & old.isNotNull(), kernel.overlay(row, old))
-        after = F.when(op.isin(Op.INSERT, Op.UPDATE), row)
-        return self._canonical(b, before, columns), self._canonical(b, after, columns)
-
-    def _rules(self) -> dict[str, str]:
-        return values.rules({**NATIVE, **({"timestamp": f"LOCAL {self.zone}"} if self.zone else {})}, kinds=False)
-
-    def _canonical(self, b: Column, image: Column, columns: Column) -> Column:
-        oms = kernel.canonical(image, columns, values.rules(values.OCEANBASE))
-        native = kernel.canonical(image, columns, self._rules())
-        return self._choose(_is_native(b), native, oms)
-
-    def _choose(self, is_native: Column, native: Column, oms: Column) -> Column:
-        if self.dialect == "auto":
-            return F.when(is_native, native).otherwise(oms)
-        return native if self.dialect == "native" else oms
-
-    def change(self, body: Stage, op: Column, columns: Column, before: Column, after: Column) -> Change:
-        b = body["body"]
-        times = [exact(F.get_json_object(b["_tidb"], path)) for path in ("$.commitTs", "$.watermarkTs")]
-        return change(
-            op=op,
-            phase=F.when(b["type"] == "ROW", Phase.SNAPSHOT),
-            relation=group("relation", database=b["database"], table=b["table"]),
-            key=kernel.pick(before, after, b["pkNames"]),
-            before=before,
-            after=after,
-            columns=columns,
-            position=F.when(b["_tidb"].isNotNull(), sequence(F.coalesce(*times))),
-            transaction=group("transaction", ids=F.when(b["gtid"] != "", F.array(b["gtid"]))),
-            committed_at=at_millis(b["es"]),
-            produced_at=at_millis(b["ts"]),
-            statement=filled(b["sql"]),
-            extra=kernel.note(
-                b["rest"],
-                {
-                    "canal.type": F.when(~b["type"].isin([*WORDS.values(), "ROW"]), json_text(b["type"])),
-                    "canal.isDdl": F.when(b["isDdl"] != op.isin(Op.DDL, Op.TRUNCATE), b["isDdl"]),
-                    "canal.gtid": F.when(b["gtid"].isNotNull(), F.lit('""')),
-                    "canal._tidb": b["_tidb"],
-                },
-            ),
-        )
-
-    def problem(self, body: Stage, row: Column, change: Change) -> Column:
-        b = body["body"]
-        is_row = change["op"].isin(*Op.ROWS)
-        return (
-            F.when(
-                change["op"].isNull(),
-                F.concat(F.lit("unknown type "), F.coalesce(b["type"], F.lit("null"))),
-            )
-            .when(is_row & row.isNull(), F.lit("no row in data"))
-            .when(
-                is_row & (F.size(b["pkNames"]) > 0) & change["key"].isNull(),
-                F.lit("a column of pkNames is not in data"),
-            )
-        )
-
-    def declared(self, change: Change) -> Column:
-        none = F.lit(None).cast("array<string>")
-        return kernel.typed(change["columns"], values.NAMED, values.codes(), none)
-
-    def message(self, change: Change, columns: Column, part: Column) -> tuple[Column, Column]:
-        c, extra = change, change["extra"]
-        is_row = c["op"].isin(*Op.ROWS)
-        data, old = _told(c)
-        native = F.lit(self.dialect == "native") | extra["canal.id"].isNotNull() | extra["canal.gtid"].isNotNull()
-        native = F.coalesce(native, F.lit(self.dialect == "native"))
         word = F.coalesce(
             F.when((c["op"] == Op.INSERT) & (c["phase"] == Phase.SNAPSHOT), F.lit("ROW")),
             F.when(c["op"] == Op.DDL, ddl_word(c["statement"])),
@@ -347,6 +256,10 @@ class Canal(Codec):
         oms = kernel.spelled(image, columns, values.rules(values.OCEANBASE))
         native = kernel.spelled(image, columns, self._rules())
         return self._choose(is_native, native, oms)
+
+
+def _relation(b: Column) -> Column:
+    return group("relation", database=b["database"], table=b["table"])
 
 
 def _is_native(b: Column) -> Column:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from changeglot import kernel, values
 from changeglot.codecs.base import Codec, Loss, Stage, own_words, raw
 from changeglot.codecs.words import DDL_WORDS, ddl_word
-from changeglot.columns import at_millis, exact, json_text, lookup, micros_of, millis_of, sequence
+from changeglot.columns import at_millis, at_number, exact, json_text, lookup, millis_of, nanos_of, sequence
 from changeglot.model import Change, Op, Phase, change, group
 from changeglot.options import option
 
@@ -101,7 +101,7 @@ class Dataworks(Codec):
             return column.withField("jdbc", F.lit(None).cast("int")).withField("nullable", F.lit(None).cast("boolean"))
 
         declared = F.transform(self.declared(c), type_alone)
-        before, after = (kernel.spelled(c[i], c["columns"], self._rules()) for i in ("before", "after"))
+        before, after = (kernel.spelled(image, c["columns"], self._rules()) for image in (_old(c), c["after"]))
         return F.when(c["op"].isin(*Op.ROWS), kernel.merge(declared, kernel.inferred(before, after)))
 
     def _rules(self) -> dict[str, str]:
@@ -149,13 +149,10 @@ class Dataworks(Codec):
         relation = self._relation(body)
         names = F.coalesce(schema["pk"], schema["primaryKey"], self.tables.key_of(relation))
         full = payload["sequenceId"] == "-1"
-        event = F.when(times["eventTime"] != "-1", times["eventTime"])
-        micros = micros_of(event, 1000)
-        nanos = F.pmod(event.try_cast("DECIMAL(38,6)") * 1_000_000, F.lit(1000)).try_cast("int")
+        event, system = (F.when(times[name] != "-1", times[name]) for name in ("eventTime", "systemTime"))
         notes = {
             "dataworks.op": F.when(~word.isin(list(WORDS.values())), json_text(word)),
             "dataworks.scn": F.when(payload["scn"] == "null", F.lit('"null"')),
-            "dataworks.version": F.when(b["version"] != "2.0", kernel.quote(b["version"])),
         }
         extra = kernel.overlay(
             kernel.overlay(schema["rest"], source["rest"]),
@@ -170,9 +167,9 @@ class Dataworks(Codec):
             after=after,
             columns=columns,
             position=sequence(exact(F.coalesce(payload["scn"], F.when(~full, payload["sequenceId"])))),
-            committed_at=F.timestamp_micros(micros),
-            committed_nanos=F.when(nanos > 0, nanos),
-            produced_at=F.timestamp_micros(micros_of(times["systemTime"], 1000)),
+            committed_at=at_number(event, 1000),
+            committed_nanos=nanos_of(event, 1000),
+            produced_at=at_number(system, 1000),
             origin=group("origin", kind=F.lower(source["dbType"]), version=source["dbVersion"]),
             statement=payload["ddl"]["text"],
             extra=kernel.note(kernel.overlay(extra, b["rest"]), notes),
@@ -201,10 +198,16 @@ class Dataworks(Codec):
             )
         )
 
+    def tells(self, change: Change) -> Column:
+        """Half an update too: its dialect 0.0.1 tells them so."""
+        c = change
+        images = F.coalesce(c["before"], c["after"], c["key"]).isNotNull()
+        return c["op"].isin(sorted(self.speaks)) & (~c["op"].isin(*Op.ROWS) | images)
+
     def declared(self, change: Change) -> Column:
         return kernel.typed(change["columns"], values.NAMED, {}, F.lit(None).cast("array<string>"))
 
-    def message(self, change: Change, columns: Column, part: Column) -> tuple[Column, Column]:
+    def message(self, change: Change, columns: Column, part: Column, whole: Change) -> tuple[Column, Column]:
         c, extra = change, change["extra"]
         is_row, beat = c["op"].isin(*Op.ROWS), c["op"] == Op.HEARTBEAT
         word = F.when(c["op"] == Op.DDL, ddl_word(c["statement"])).otherwise(lookup(WORDS, c["op"]))
@@ -230,7 +233,7 @@ class Dataworks(Codec):
         ddl = F.when(c["statement"].isNotNull(), F.struct(c["statement"].alias("text")))
         scn = F.coalesce(json_text(F.get(c["position"], 0).cast("string")), extra["dataworks.scn"], F.lit("null"))
         payload = F.struct(
-            _unless(beat, self._image(c["before"], columns)).alias("before?"),
+            _unless(beat, self._image(_old(c), columns)).alias("before?"),
             _unless(beat, self._image(c["after"], columns)).alias("after?"),
             F.coalesce(raw(extra, "dataworks.op"), json_text(word).cast("binary")).alias("op"),
             times.alias("timestamp"),
@@ -263,6 +266,11 @@ def _unless_heartbeat(field: str) -> Callable[[Change], Column]:
 
 def _rows_only(field: str) -> Callable[[Change], Column]:
     return lambda c: F.when(c["op"].isin(*Op.ROWS), c[field])
+
+
+def _old(c: Change) -> Column:
+    known = F.when(c["op"] == Op.DELETE, F.coalesce(c["before"], c["key"])).otherwise(c["before"])
+    return F.when(c["op"] != Op.HEARTBEAT, known)
 
 
 def _relation(c: Change) -> Column:

@@ -11,11 +11,11 @@ from pyspark.sql import functions as F
 
 from changeglot import kernel, values
 from changeglot.codecs.base import (
+    MOVED,
     Codec,
     Loss,
     Stage,
     covers,
-    half,
     key_after,
     moved,
     own_words,
@@ -80,7 +80,9 @@ class Electric(Codec):
             Loss("produced_at", "no field"),
             Loss("origin", "no field"),
             Loss("statement", "no field"),
-            Loss("extra", "only its own words; the key itself where the names of its columns are not known", self._extra),
+            Loss(
+                "extra", "only its own words; the key itself where the names of its columns are not known", self._extra
+            ),
         )
 
     def _respelled(self, image: Callable[[Change], Column]) -> Callable[[Change], Column]:
@@ -124,7 +126,9 @@ class Electric(Codec):
         nameless = c["op"].isin(*Op.ROWS) & self._named_key(c).isNull()
         key = kernel.quote(_key(_relation(c), _identity(c)))
         kept = own_words("electric.", "electric/")(c)
-        return kernel.note(kept, {"electric/key": F.coalesce(kept["electric/key"], F.when(nameless, key.cast("string")))})
+        return kernel.note(
+            kept, {"electric/key": F.coalesce(kept["electric/key"], F.when(nameless, key.cast("string")))}
+        )
 
     def _known_columns(self, c: Change) -> Column:
         return F.when(c["op"].isin(*Op.ROWS), self.tables.columns_of(_relation(c)))
@@ -140,7 +144,7 @@ class Electric(Codec):
         """From the header, else from the key: `"schema"."table"/...`."""
         b = body["body"]
         header = b["headers"]["relation"]
-        first = _parts(b["key"])[0]
+        first = F.replace(_parts(b["key"])[0], F.lit(_SLASH), F.lit("/"))
         name = (
             F.regexp_extract(first, r'^"(.*)"\."(.*)"$', 1),
             F.regexp_extract(first, r'^"(.*)"\."(.*)"$', 2),
@@ -211,7 +215,7 @@ class Electric(Codec):
 
     def parts(self, change: Change) -> Column:
         two = F.array(F.lit("delete"), F.lit("insert"))
-        return F.when(moved(change), two).otherwise(F.array(F.lit("")))
+        return F.when(F.col(MOVED), two).otherwise(F.array(F.lit("")))
 
     def _value(self, c: Change) -> Column:
         """MAP: what stands in `value`."""
@@ -222,13 +226,13 @@ class Electric(Codec):
             updated = kernel.overlay(key_after(c), kernel.differ(c["before"], c["after"]))
         return F.when(c["op"] == Op.DELETE, gone).when(c["op"] == Op.UPDATE, updated).otherwise(c["after"])
 
-    def message(self, change: Change, columns: Column, part: Column) -> tuple[Column, Column]:
-        c, extra = half(change, part), change["extra"]
+    def message(self, change: Change, columns: Column, part: Column, whole: Change) -> tuple[Column, Column]:
+        c, extra = change, change["extra"]
         is_row = c["op"].isin(*Op.ROWS)
-        relation = _relation(change)
+        relation = _relation(c)
         key = _key(relation, _identity(c))
         kept = F.when(extra["electric/key"].isNotNull() & c["key"].isNull(), raw(extra, "electric/key"))
-        old, new = change["key"], key_after(change)
+        old, new = whole["key"], key_after(whole)
         order = _order(c)
         position = F.get(c["position"], 0)
         lsn = position.cast("string")
@@ -239,7 +243,7 @@ class Electric(Codec):
             lookup(WORDS, c["op"]).alias("control?"),
             F.when(is_row, F.array(relation["schema"], relation["table"])).alias("relation?"),
             F.when(is_row, lsn).alias("lsn?"),
-            F.when(is_row, order + F.when(part == "insert", 1).otherwise(0)).alias("op_position?"),
+            F.when(is_row, F.try_add(order, F.when(part == "insert", 1).otherwise(0))).alias("op_position?"),
             F.when(is_row, ids).alias("txids?"),
             F.when(is_row & (part != "delete") & c["transaction"]["last"], F.lit(True)).alias("last?"),
             F.coalesce(
@@ -253,8 +257,8 @@ class Electric(Codec):
             F.when(c["op"] == Op.UP_TO_DATE, lsn).alias("global_last_seen_lsn?"),
             extra.alias("*electric."),
         )
-        tells = (part == "") & F.lit(self.replica == "full") & _tells_old(change)
-        former = F.when(tells, kernel.differ(change["after"], change["before"]))
+        tells = (part == "") & F.lit(self.replica == "full") & _tells_old(c)
+        former = F.when(tells, kernel.differ(c["after"], c["before"]))
         value = F.struct(
             F.when(is_row, F.coalesce(kept, kernel.quote(key))).alias("key?"),
             F.when(is_row, _spelled(self._value(c), change)).alias("value?"),

@@ -12,10 +12,10 @@ from pyspark.sql import functions as F
 from changeglot import kernel, values
 from changeglot.codecs.base import Codec, Loss, Stage, key_after, own_words, raw
 from changeglot.columns import (
+    at_number,
     filled,
     json_text,
     lookup,
-    micros_of,
     seconds_of,
     sequence,
 )
@@ -23,13 +23,16 @@ from changeglot.model import COLUMN, COLUMNS, Change, Op, Phase, change, group
 
 #: The document writes /u0001 here and \\u0001 for SharePlex: both are the control character.
 SEPARATOR = "\x01"
+#: Both formats keep their words in `extra` under one name: they are the same.
+PREFIX = "oms"
 
 _TYPES = "ARRAY<STRUCT<`name=@`: STRING, `type=schemaType`: STRING, jdbc: INT, nullable: BOOLEAN, json: STRING>>"
 _IMAGE = f"STRUCT<`types=__light_type`: {_TYPES}, `row=*`: {kernel.IMAGE}>"
 BODY = f"""
     prevStruct: {_IMAGE}, postStruct: {_IMAGE},
     allMetaData: STRUCT<record_primary_key: STRING, record_primary_value: STRING, dbType: STRING,
-        storeDataSequence: DECIMAL(20,0), checkpoint: STRING, source_identity: STRING, table_name: STRING, db: STRING, timestamp: STRING, uniqueId: STRING,
+        storeDataSequence: DECIMAL(20,0), checkpoint: STRING, source_identity: STRING,
+        table_name: STRING, db: STRING, timestamp: STRING, uniqueId: STRING,
         `rest=*{{0}}.`: MAP<STRING, STRING>>,
     recordType: STRING, `rest=*{{0}}/`: MAP<STRING, STRING>
 """
@@ -113,7 +116,7 @@ class Oms(Codec):
             Loss("produced_at", "no field"),
             Loss("origin", "the kind alone", lambda c: group("origin", kind=_kind(c))),
             Loss("statement", "of DDL only", _only("statement", Op.DDL, Op.TRUNCATE)),
-            Loss("extra", "only its own words", own_words(f"{self.name}.", f"{self.name}/")),
+            Loss("extra", "only its own words", own_words(f"{PREFIX}.", f"{PREFIX}/")),
         )
 
     _values: ClassVar[str] = "without types, binary, times and truths stay as the format spells them"
@@ -123,7 +126,8 @@ class Oms(Codec):
 
         def kept(c: Change) -> Column:
             types = self._columns_loss()[1](c)
-            read = kernel.canonical(self._image(c[field], c), types, values.rules(values.OCEANBASE))
+            image = _old(c) if field == "before" else c[field]
+            read = kernel.canonical(self._image(image, c), types, values.rules(values.OCEANBASE))
             return F.when(c["op"].isin(*ops), read["values"])
 
         return kept
@@ -132,7 +136,7 @@ class Oms(Codec):
         return "no types: the JSON kinds of the values remain", self._kinds
 
     def _kinds(self, c: Change) -> Column:
-        before, after = self._image(c["before"], c), self._image(c["after"], c)
+        before, after = self._image(_old(c), c), self._image(c["after"], c)
         found = F.when(c["op"].isin(*Op.ROWS), kernel.inferred(before, after))
         return self.tables.complete(found, c["relation"])
 
@@ -144,7 +148,7 @@ class Oms(Codec):
         return mine & (light if self.typed else ~light)
 
     def body(self, message: Stage) -> Stage:
-        return {"body": kernel.read(message["value"], BODY.format(self.name))}
+        return {"body": kernel.read(message["value"], BODY.format(PREFIX))}
 
     def op(self, body: Stage) -> Column:
         return lookup(OPS, body["body"]["recordType"])
@@ -192,16 +196,16 @@ class Oms(Codec):
             columns=columns,
             position=sequence(meta["storeDataSequence"]),
             transaction=group("transaction", ids=F.when(meta["uniqueId"].isNotNull(), F.array(meta["uniqueId"]))),
-            committed_at=F.timestamp_micros(micros_of(meta["timestamp"], 1_000_000)),
+            committed_at=at_number(meta["timestamp"], 1_000_000),
             origin=group("origin", kind=kind),
             statement=F.when(op == Op.DDL, b["postStruct"]["row"]["values"]["ddl"]),
             extra=kernel.note(
                 kernel.overlay(meta["rest"], b["rest"]),
                 {
-                    f"{self.name}.recordType": F.when((word != usual) & (word != "ROW"), json_text(word)),
-                    f"{self.name}.checkpoint": kernel.quote(meta["checkpoint"]),
-                    f"{self.name}.source_identity": kernel.quote(meta["source_identity"]),
-                    f"{self.name}.dbType": F.when(odd_origin, kernel.quote(meta["dbType"])),
+                    f"{PREFIX}.recordType": F.when((word != usual) & (word != "ROW"), json_text(word)),
+                    f"{PREFIX}.checkpoint": kernel.quote(meta["checkpoint"]),
+                    f"{PREFIX}.source_identity": kernel.quote(meta["source_identity"]),
+                    f"{PREFIX}.dbType": F.when(odd_origin, kernel.quote(meta["dbType"])),
                 },
             ),
         )
@@ -232,13 +236,13 @@ class Oms(Codec):
     def _image(self, image: Column, change: Change) -> Column:
         return kernel.spelled(image, change["columns"], values.rules(values.OCEANBASE))
 
-    def message(self, change: Change, columns: Column, part: Column) -> tuple[Column, Column]:
-        c, extra, name = change, change["extra"], self.name
+    def message(self, change: Change, columns: Column, part: Column, whole: Change) -> tuple[Column, Column]:
+        c, extra, name = change, change["extra"], PREFIX
         r, kind = c["relation"], _kind(c)
         is_ddl = c["op"].isin(Op.DDL, Op.TRUNCATE)
         key = F.when(c["op"] == Op.UPDATE, key_after(c)).when(c["op"].isin(*Op.ROWS), c["key"])
         tenant = F.when(kind.isin(*_OCEANBASE), r["tenant"])
-        before = F.when(c["op"].isin(Op.UPDATE, Op.DELETE), c["before"])
+        before = F.when(c["op"].isin(Op.UPDATE, Op.DELETE), _old(c))
         # A DDL statement stands where a row would, as its only column.
         statement = F.create_map(F.lit("ddl"), c["statement"])
         after = F.when(is_ddl, statement).when(c["op"].isin(Op.INSERT, Op.UPDATE), c["after"])
@@ -306,7 +310,7 @@ class OmsTyped(Oms):
             return F.struct(column["name"], column["type"], nothing, nothing, nothing).cast(COLUMN)
 
         known = F.transform(F.filter(self.declared(c), lambda x: x["type"].isNotNull()), type_alone)
-        there = F.coalesce(c["before"], c["after"]).isNotNull()
+        there = F.coalesce(_old(c), c["after"]).isNotNull()
         return F.when(c["op"].isin(*Op.ROWS) & there, kernel.merge(known, self._kinds(c)))
 
 
@@ -338,6 +342,11 @@ def _only(field: str, *ops: str) -> Callable[[Change], Column]:
 
 def _rows_only(field: str) -> Callable[[Change], Column]:
     return _only(field, *Op.ROWS)
+
+
+def _old(c: Change) -> Column:
+    """The row before; of a delete that knows no more, its key."""
+    return F.when(c["op"] == Op.DELETE, F.coalesce(c["before"], c["key"])).otherwise(c["before"])
 
 
 def _of_oceanbase(c: Change) -> Column:

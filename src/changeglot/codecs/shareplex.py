@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -92,8 +93,10 @@ class Shareplex(Codec):
         return self.tables.complete(F.when(c["op"].isin(*Op.ROWS), found), _relation(c))
 
     def _extra(self, c: Change) -> Column:
-        kept = own_words("shareplex.", "shareplex/")(c)
-        return kernel.note(kept, {"shareplex.rowid": F.coalesce(kept["shareplex.rowid"], kernel.quote(_rowid(c)).cast("string"))})
+        kept = F.map_filter(own_words("shareplex.", "shareplex/")(c), lambda name, _: name != "shareplex.xid")
+        return kernel.note(
+            kept, {"shareplex.rowid": F.coalesce(kept["shareplex.rowid"], kernel.quote(_rowid(c)).cast("string"))}
+        )
 
     def detect(self, seen: Column) -> Column:
         return seen["meta"]["op"].isNotNull()
@@ -151,7 +154,7 @@ class Shareplex(Codec):
             extra=kernel.note(
                 kernel.overlay(meta["rest"], b["rest"]),
                 {
-                    "shareplex.scn": F.when(meta["scn"] == "null", F.lit('"null"')),
+                    "shareplex.scn": F.when(scn.isNull(), kernel.quote(meta["scn"])),
                     "shareplex.op": F.when(meta["op"] != lookup(WORDS, op), json_text(meta["op"])),
                 },
             ),
@@ -160,14 +163,16 @@ class Shareplex(Codec):
     def problem(self, body: Stage, row: Column, change: Change) -> Column:
         b = body["body"]
         meta = b["meta"]
-        bad_time = meta["time"].isNotNull() & change["committed_at"].isNull()
+        bad_time = (meta["time"].isNotNull() & change["committed_at"].isNull()) | (
+            meta["posttime"].isNotNull() & change["produced_at"].isNull()
+        )
         return (
             F.when(
                 change["op"].isNull(),
                 F.concat(F.lit("unknown op "), F.coalesce(meta["op"], F.lit("null"))),
             )
             .when(change["op"].isin(*Op.ROWS) & b["data"].isNull(), F.lit("no data"))
-            .when(bad_time, F.lit("meta.time: expected YYYY-MM-DDTHH:mm:ss"))
+            .when(bad_time, F.lit("meta.time or posttime: expected YYYY-MM-DDTHH:mm:ss"))
         )
 
     def _told(self, c: Change) -> tuple[Column, Column]:
@@ -183,7 +188,7 @@ class Shareplex(Codec):
     def _image(self, image: Column, c: Change) -> Column:
         return kernel.spelled(image, c["columns"], values.rules(values.OCEANBASE))
 
-    def message(self, change: Change, columns: Column, part: Column) -> tuple[Column, Column]:
+    def message(self, change: Change, columns: Column, part: Column, whole: Change) -> tuple[Column, Column]:
         c, extra = change, change["extra"]
         data, old = self._told(c)
         relation = _relation(c)
@@ -199,6 +204,8 @@ class Shareplex(Codec):
             F.coalesce(raw(extra, "shareplex.rowid"), kernel.quote(_rowid(c))).alias("rowid"),
             F.get(c["transaction"]["ids"], 0).alias("trans?"),
             scn.cast("binary").alias("scn?"),
+            # By an xid the flink dialect would be known, which is not what is written.
+            F.lit(None).cast("string").alias("xid?"),
             extra.alias("*shareplex."),
         )
         empty = F.create_map().cast("map<string,string>")

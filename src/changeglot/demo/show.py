@@ -21,6 +21,12 @@ SHOP = Path(__file__).parent / "shop"
 MEASURE = "dataworks"
 SAME, PART, UNSPOKEN, MISSING, DIFFERENT = "same", "part", "unspoken", "missing", "different"
 MARKS = {SAME: "✓", PART: "◐", UNSPOKEN: "·", MISSING: "✗", DIFFERENT: "✗"}
+LEGEND = {
+    SAME: "same",
+    PART: "same in the columns that it carries",
+    UNSPOKEN: "has no word for it, as declared",
+    DIFFERENT: "DIFFERENT",
+}
 PLAIN = {SAME: "=", PART: "~", UNSPOKEN: ".", MISSING: "X", DIFFERENT: "X"}
 
 
@@ -57,7 +63,7 @@ def _show(messages: DataFrame, decoded: DataFrame) -> bool:
 
     steps = compare(decoded)
     bad = decoded.where(F.col("problem").isNotNull()).select(
-        "file", "line", "problem", F.decode("raw.value", "UTF-8").alias("text")
+        "file", "line", "problem", F.col("raw.value").cast("STRING").alias("text")
     )
     aside = bad.orderBy("file", "line").collect()
     marks = MARKS if "utf" in (sys.stdout.encoding or "").lower() else PLAIN
@@ -81,10 +87,7 @@ def _show(messages: DataFrame, decoded: DataFrame) -> bool:
     title("Do they mean the same?")
     rows = [(step.op, step.row, *(marks[step.verdicts[name]].center(len(name)) for name in formats)) for step in steps]
     print(table(("change", "row", *formats), rows))
-    print()
-    print(
-        f"{marks[SAME]} same   {marks[PART]} same in the columns it carries   {marks[UNSPOKEN]} no word for it, as declared   {marks[MISSING]} DIFFERENT"
-    )
+    print("\n" + "   ".join(f"{marks[verdict]} {means}" for verdict, means in LEGEND.items()))
     if any(step.op.endswith("*") for step in steps):
         print("* half of an update that changes the key: some formats can only tell it as two")
     for step, format_, verdict in wrong:
@@ -99,7 +102,7 @@ def _show(messages: DataFrame, decoded: DataFrame) -> bool:
     title("Try next" if not wrong else "The tellings differ: see above")
     shop = _near(SHOP)
     for command in (
-        f"changeglot detect {shop}",
+        f"changeglot detect '{shop}/*.jsonl'",
         f"changeglot decode {shop}/electric.jsonl --tables {shop}/tables.yaml",
         f"changeglot translate {shop}/canal.jsonl --to arcion --with-key --quarantine bad",
         "changeglot explain dataworks shareplex",
@@ -233,7 +236,7 @@ def spellings(messages: DataFrame, decoded: DataFrame) -> None:
     updates = decoded.where("op = 'update'").withColumn("n", F.row_number().over(first))
     fields = ("op", "relation", "key", "before", "after")
     told = updates.where("n = 1").select("file", "line", *(F.to_json(F.struct(name)).alias(name) for name in fields))
-    text = messages.select("file", "line", F.decode("value", "UTF-8").alias("text"))
+    text = messages.select("file", "line", F.col("value").cast("STRING").alias("text"))
     rows = {row["file"].split(".")[0]: row for row in told.join(text, ["file", "line"]).collect()}
     width = max(map(len, rows))
     for name in CODECS:

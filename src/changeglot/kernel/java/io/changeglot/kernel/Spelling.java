@@ -11,6 +11,7 @@ import java.time.ZonedDateTime;
 import java.util.ArrayList;
 import java.util.Base64;
 import java.util.List;
+import java.util.Locale;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
@@ -215,7 +216,7 @@ final class Spelling {
   private static byte[] latin1(UTF8String text) {
     String s = text.toString();
     for (int i = 0; i < s.length(); i++) {
-      if (s.charAt(i) > 0xff) throw new Scanner.Bad("binary as ISO-8859-1 text has the character U+" + String.format("%04X", s.codePointAt(i)));
+      if (s.charAt(i) > 0xff) throw new Scanner.Bad("binary as ISO-8859-1 text has the character U+" + String.format(Locale.ROOT, "%04X", s.codePointAt(i)));
     }
     return s.getBytes(StandardCharsets.ISO_8859_1);
   }
@@ -251,9 +252,9 @@ final class Spelling {
     if (parts[0].bitLength() > 62 || parts[0].longValue() < FIRST || parts[0].longValue() > LAST) return text;
     LocalDateTime at = LocalDateTime.ofEpochSecond(parts[0].longValue(), 0, ZoneOffset.UTC);
     StringBuilder out = new StringBuilder(at.toLocalDate().toString()).append(' ');
-    out.append(String.format("%02d:%02d:%02d", at.getHour(), at.getMinute(), at.getSecond()));
+    out.append(String.format(Locale.ROOT, "%02d:%02d:%02d", at.getHour(), at.getMinute(), at.getSecond()));
     if (parts[1].signum() != 0) {
-      String fraction = String.format("%09d", parts[1].intValue());
+      String fraction = String.format(Locale.ROOT, "%09d", parts[1].intValue());
       int n = 9;
       while (fraction.charAt(n - 1) == '0') n--;
       out.append('.').append(fraction, 0, n);
@@ -306,7 +307,7 @@ final class Spelling {
 
   /** The date and time of `at` with the fraction as it was written. */
   private static UTF8String moved(String wall, ZonedDateTime at, String suffix) {
-    String clock = String.format("%s %02d:%02d:%02d", at.toLocalDate(), at.getHour(), at.getMinute(), at.getSecond());
+    String clock = String.format(Locale.ROOT, "%s %02d:%02d:%02d", at.toLocalDate(), at.getHour(), at.getMinute(), at.getSecond());
     return UTF8String.fromString(clock + wall.substring(19) + suffix);
   }
 
@@ -323,7 +324,7 @@ final class Spelling {
     if (ms[1].signum() == 0) return ms[0].toString();
     if (nanos.signum() < 0) return plain(new BigDecimal(nanos, 6));
     BigInteger[] seconds = nanos.divideAndRemainder(BILLION);
-    return seconds[0] + "000." + String.format("%09d", seconds[1].intValue());
+    return seconds[0] + "000." + String.format(Locale.ROOT, "%09d", seconds[1].intValue());
   }
 
   private static String plain(BigDecimal value) {
