@@ -78,9 +78,15 @@ class Written:
 
 
 def entry() -> None:
-    """The command as it is installed: exits with the status; a polite kill tidies up like an interrupt."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    """The command as it is installed: exits with the status; tidies up when it is interrupted or told to end."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _end)
     sys.exit(main())
+
+
+def _end(number: int, _: object) -> None:
+    # Not KeyboardInterrupt: Py4J would log it.
+    sys.exit(128 + number)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -425,11 +431,18 @@ def _beside(output: Path | None, scratch: Path) -> Iterator[Path]:
 def _work(arguments: argparse.Namespace) -> Iterator[Work]:
     """The inputs, staged. What is missing is told before Spark is started."""
     names = find(arguments.input)
+    from pyspark.sql import SparkSession
+
+    ours = SparkSession.getActiveSession() is None
     with tempfile.TemporaryDirectory(prefix="changeglot-") as scratch:
         spark = _session(arguments)
         inputs = stage(names, Path(scratch) / "in", spark)
         try:
             yield Work(spark, inputs, Path(scratch))
+        except (KeyboardInterrupt, SystemExit):
+            if ours:
+                _halt(spark)
+            raise
         except _failures_of_spark() as error:
             causes = _causes(error)
             named = next((name for cause in causes if (name := inputs.named(cause))), None)
@@ -449,6 +462,7 @@ def _session(arguments: argparse.Namespace) -> SparkSession:
 
     if SparkSession.getActiveSession() is not None:
         return changeglot.session()
+    handler = signal.getsignal(signal.SIGINT)
     shown = sys.stderr.isatty() and not arguments.quiet
     conf = {"spark.ui.showConsoleProgress": str(shown).lower()}
     with nullcontext() if arguments.debug else _muffled():
@@ -458,11 +472,22 @@ def _session(arguments: argparse.Namespace) -> SparkSession:
             if error.getCondition() != "JAVA_GATEWAY_EXITED":
                 raise
             raise MissingError("Java could not be started", hint=JAVA) from error
+        if handler is _end:
+            # PySpark put its own there, which talks to the JVM from within whatever is talking to it.
+            signal.signal(signal.SIGINT, _end)
         # What fails is told by us, in a line.
         spark.sparkContext.setLogLevel("WARN" if arguments.debug else "OFF")
         for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
             PySparkLogger.getLogger(name).disabled = not arguments.debug
     return spark
+
+
+def _halt(spark: SparkSession) -> None:
+    """Ends the JVM at once: tasks that went on would write to folders that are being removed."""
+    process = getattr(spark.sparkContext._gateway, "proc", None)
+    if process is not None:
+        process.kill()
+        process.wait()
 
 
 @contextmanager

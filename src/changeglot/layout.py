@@ -203,7 +203,8 @@ def encode(
             staged = staged.withColumn(name, F.lit(None).cast(VERDICT[name].dataType))
     spoken = F.coalesce(each.tells(change), F.lit(False)) & F.col("problem").isNull()
     # Whether an update changes its key is asked for often: once is enough.
-    staged = staged.withColumns({"__spoken": spoken, _COLUMNS: each.declared(change), MOVED: moved(change)})
+    gone = F.when(F.col("problem").isNull(), lost(each, change))
+    staged = staged.withColumns({"__lost": gone, "__spoken": spoken, MOVED: moved(change)})
     parts = each.parts(change)
     part: Change = change
     if parts is not None:
@@ -215,14 +216,14 @@ def encode(
         part = {**change, **{field: F.col(f"__c_{field}") for field in fields}}
     else:
         staged = staged.withColumns({"__n": F.lit(0), _PART: F.lit("")})
+    staged = staged.withColumn(_COLUMNS, each.declared(part))
     key, value = each.message(part, F.col(_COLUMNS), F.col(_PART), change)
     nothing = F.array().cast("array<string>")
-    gone = F.when(F.col("problem").isNull() & (F.col("__n") == 0), lost(each, change)).otherwise(nothing)
     return staged.select(
         F.when(F.col("__spoken"), key).alias("key"),
         F.when(F.col("__spoken"), value).alias("value"),
         F.col("__spoken").alias("spoken"),
-        gone.alias("lost"),
+        F.when(F.col("__n") == 0, F.coalesce(F.col("__lost"), nothing)).otherwise(nothing).alias("lost"),
         "problem",
         "raw",
         *(F.col(_quoted(name)) for name in others),

@@ -122,7 +122,7 @@ class Arcion(Codec):
         return kept
 
     def _types(self, c: Change) -> Column:
-        return F.transform(self.declared(c), lambda x: x.withField("jdbc", F.lit(None).cast("int")))
+        return kernel.facts(self.declared(c), "type", "nullable", "json")
 
     def _transaction(self, c: Change) -> Column:
         first = filled(F.get(c["transaction"]["ids"], 0))

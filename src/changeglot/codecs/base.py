@@ -164,18 +164,7 @@ def raw(extra: Column, name: str) -> Column:
 
 def own_words(*prefixes: str) -> Callable[[Change], Column]:
     """Of `extra` only what begins with one of the prefixes; NULL if nothing does."""
-
-    def keep(change: Change) -> Column:
-        def mine(name: Column, _: Column) -> Column:
-            hit = name.startswith(prefixes[0])
-            for prefix in prefixes[1:]:
-                hit = hit | name.startswith(prefix)
-            return hit
-
-        kept = F.map_filter(change["extra"], mine)
-        return F.when(F.size(kept) > 0, kept)
-
-    return keep
+    return lambda change: kernel.prefixed(change["extra"], *prefixes)
 
 
 def lost(codec: Codec, change: Change) -> Column:

@@ -245,11 +245,7 @@ class Canal(Codec):
 
     def _columns(self, c: Change) -> Column:
         data, old = (self._spelled(self._as_native(c), image, c["columns"]) for image in _told(c))
-
-        def without_nullable(column: Column) -> Column:
-            return column.withField("nullable", F.lit(None).cast("boolean"))
-
-        declared = F.transform(self.declared(c), without_nullable)
+        declared = kernel.facts(self.declared(c), "type!", "jdbc", "json")
         return F.when(c["op"].isin(*Op.ROWS), kernel.merge(declared, kernel.inferred(data, old)))
 
     def _spelled(self, is_native: Column, image: Column, columns: Column) -> Column:

@@ -97,10 +97,7 @@ class Dataworks(Codec):
         )
 
     def _types(self, c: Change) -> Column:
-        def type_alone(column: Column) -> Column:
-            return column.withField("jdbc", F.lit(None).cast("int")).withField("nullable", F.lit(None).cast("boolean"))
-
-        declared = F.transform(self.declared(c), type_alone)
+        declared = kernel.facts(self.declared(c), "type", "json")
         before, after = (kernel.spelled(image, c["columns"], self._rules()) for image in (_old(c), c["after"]))
         return F.when(c["op"].isin(*Op.ROWS), kernel.merge(declared, kernel.inferred(before, after)))
 

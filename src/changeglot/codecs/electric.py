@@ -119,7 +119,9 @@ class Electric(Codec):
     def _named_key(self, c: Change) -> Column:
         names = self.tables.key_of(_relation(c))
         before, after = self._respelled(self._before)(c), self._respelled(self._after)(c)
-        told = F.when(c["op"] == Op.DELETE, F.when(F.size(before) == F.size(_identity(c)), before))
+        written = F.when(c["key"].isNull(), c["extra"]["electric/key"])
+        parts = F.coalesce(F.size(_parts(written)) - 1, F.size(_identity(c)))
+        told = F.when(c["op"] == Op.DELETE, F.when(F.size(before) == parts, before))
         return F.when(c["op"].isin(*Op.ROWS), F.coalesce(kernel.pick(before, after, names), told))
 
     def _extra(self, c: Change) -> Column:
@@ -281,12 +283,11 @@ def _parts(key: Column) -> Column:
 def _key(relation: Column, identity: Column) -> Column:
     """`"schema"."table"/"value"/...`; NULL is a bare underscore."""
 
-    def quoted(text: Column) -> Column:
-        return F.concat(F.lit('"'), F.replace(text, F.lit("/"), F.lit("//")), F.lit('"'))
+    def joined(texts: Column, separator: str) -> Column:
+        return kernel.joined(texts, quote='"', separator=separator, escaped="/", escape="//", null="_")
 
-    place = F.concat(quoted(relation["schema"]), F.lit("."), quoted(F.coalesce(relation["table"], F.lit(""))))
-    parts = F.transform(F.map_values(identity), lambda v: F.coalesce(quoted(v), F.lit("_")))
-    return F.array_join(F.concat(F.array(place), parts), "/")
+    place = F.array(relation["schema"], F.coalesce(relation["table"], F.lit("")))
+    return F.concat_ws("/", joined(place, "."), joined(F.map_values(identity), "/"))
 
 
 def _identity(c: Change) -> Column:

@@ -19,7 +19,7 @@ from changeglot.columns import (
     seconds_of,
     sequence,
 )
-from changeglot.model import COLUMN, COLUMNS, Change, Op, Phase, change, group
+from changeglot.model import COLUMNS, Change, Op, Phase, change, group
 
 #: The document writes /u0001 here and \\u0001 for SharePlex: both are the control character.
 SEPARATOR = "\x01"
@@ -305,11 +305,7 @@ class OmsTyped(Oms):
         return "types alone; without one, the type or the JSON kind of the values", self._types
 
     def _types(self, c: Change) -> Column:
-        def type_alone(column: Column) -> Column:
-            nothing = F.lit(None)
-            return F.struct(column["name"], column["type"], nothing, nothing, nothing).cast(COLUMN)
-
-        known = F.transform(F.filter(self.declared(c), lambda x: x["type"].isNotNull()), type_alone)
+        known = kernel.facts(self.declared(c), "type!")
         there = F.coalesce(_old(c), c["after"]).isNotNull()
         return F.when(c["op"].isin(*Op.ROWS) & there, kernel.merge(known, self._kinds(c)))
 

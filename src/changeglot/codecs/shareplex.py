@@ -19,6 +19,7 @@ SEPARATOR = "\x01"
 BODY = f"""
     data: {kernel.IMAGE},
     meta: STRUCT<time: STRING, op: STRING, posttime: STRING, seq: STRING, table: STRING, trans: STRING, scn: STRING,
+        xid: STRING,
         `rest=*shareplex.`: MAP<STRING, STRING>>,
     key: {kernel.IMAGE}, sql: STRUCT<ddl: STRING>, `rest=*shareplex/`: MAP<STRING, STRING>
 """
@@ -93,7 +94,7 @@ class Shareplex(Codec):
         return self.tables.complete(F.when(c["op"].isin(*Op.ROWS), found), _relation(c))
 
     def _extra(self, c: Change) -> Column:
-        kept = F.map_filter(own_words("shareplex.", "shareplex/")(c), lambda name, _: name != "shareplex.xid")
+        kept = own_words("shareplex.", "shareplex/")(c)
         return kernel.note(
             kept, {"shareplex.rowid": F.coalesce(kept["shareplex.rowid"], kernel.quote(_rowid(c)).cast("string"))}
         )
@@ -117,7 +118,7 @@ class Shareplex(Codec):
         old = F.when(F.size(b["key"]["values"]) > 0, b["key"])
         whole = F.lit(self.dialect == "flink")
         if self.dialect == "auto":
-            whole = F.coalesce(b["meta"]["rest"]["shareplex.xid"].isNotNull(), F.lit(False))
+            whole = b["meta"]["xid"].isNotNull()
         before = F.when(op == Op.DELETE, b["data"]).when(
             op == Op.UPDATE,
             F.when(whole & old.isNotNull(), kernel.overlay(b["data"], old)).otherwise(old),
@@ -204,8 +205,6 @@ class Shareplex(Codec):
             F.coalesce(raw(extra, "shareplex.rowid"), kernel.quote(_rowid(c))).alias("rowid"),
             F.get(c["transaction"]["ids"], 0).alias("trans?"),
             scn.cast("binary").alias("scn?"),
-            # By an xid the flink dialect would be known, which is not what is written.
-            F.lit(None).cast("string").alias("xid?"),
             extra.alias("*shareplex."),
         )
         empty = F.create_map().cast("map<string,string>")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,7 +40,7 @@ class Step:
     verdicts: dict[str, str]
 
 
-def show(spark: SparkSession) -> bool:
+def show(spark: SparkSession, compared: Callable[[DataFrame], list[Step]] | None = None) -> bool:
     """Prints the demo; true if all tellings mean the same and the poisoned message was set aside."""
     import changeglot
     from changeglot.inputs import stage
@@ -53,15 +54,14 @@ def show(spark: SparkSession) -> bool:
             messages = inputs.numbered(spark)
             decoded = changeglot.decode(messages, tables=tables).persist()
             try:
-                return _show(messages, decoded)
+                return _print(messages, decoded, (compared or compare)(decoded))
             finally:
                 decoded.unpersist()
 
 
-def _show(messages: DataFrame, decoded: DataFrame) -> bool:
+def _print(messages: DataFrame, decoded: DataFrame, steps: list[Step]) -> bool:
     from pyspark.sql import functions as F
 
-    steps = compare(decoded)
     bad = decoded.where(F.col("problem").isNotNull()).select(
         "file", "line", "problem", F.col("raw.value").cast("STRING").alias("text")
     )

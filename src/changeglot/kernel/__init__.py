@@ -129,3 +129,18 @@ def inferred(first: Column, second: Column) -> Column:
 def only(columns: Column, names: Column) -> Column:
     """COLUMNS of those names, in their order."""
     return _call("only", columns, names)
+
+
+def facts(columns: Column, *names: str) -> Column:
+    """COLUMNS with the named facts alone; `type!` leaves out columns without a type."""
+    return _call("facts", columns, F.array(*map(F.lit, names)))
+
+
+def prefixed(values: Column, *prefixes: str) -> Column:
+    """MAP of the values whose names begin with one of the prefixes; NULL if none does."""
+    return _call("prefixed", values, F.array(*map(F.lit, prefixes)))
+
+
+def joined(texts: Column, *, quote: str, separator: str, escaped: str, escape: str, null: str) -> Column:
+    """STRING: the texts in quotes, joined, `escaped` in them replaced by `escape`; `null` for a NULL."""
+    return _call("joined", texts, F.array(*map(F.lit, (quote, separator, escaped, escape, null))))

@@ -306,6 +306,29 @@ final class Images {
     return values == null ? notes : (MapData) overlay(values, null, notes, null);
   }
 
+  /** The values whose names begin with one of the prefixes; NULL if none does. */
+  MapData prefixed(MapData values, ArrayData prefixes) {
+    if (values == null) return null;
+    ArrayData names = values.keyArray(), texts = values.valueArray();
+    int n = names.numElements(), m = 0;
+    int[] kept = new int[n];
+    for (int i = 0; i < n; i++) {
+      UTF8String name = names.getUTF8String(i);
+      for (int p = 0; p < prefixes.numElements(); p++) {
+        if (name.startsWith(prefixes.getUTF8String(p))) {
+          kept[m++] = i;
+          break;
+        }
+      }
+    }
+    if (m == 0 || m == n) return m == 0 ? null : values;
+    out.begin();
+    for (int i = 0; i < m; i++) out.add(names.getUTF8String(kept[i]));
+    out.beginValues();
+    for (int i = 0; i < m; i++) out.add(Image.text(texts, kept[i]));
+    return out.map();
+  }
+
   // Columns
 
   /** What two lists became. */
@@ -420,6 +443,34 @@ final class Images {
       }
     }
     return keep(columns, names, rows.toArray(), type);
+  }
+
+  private static final String[] FACTS = {"name", "type", "jdbc", "nullable", "json"};
+
+  /** The columns with the named facts alone; `type!` leaves out the columns that have no type. */
+  ArrayData facts(ArrayData columns, ArrayData wanted, DataType type) {
+    if (columns == null) return null;
+    ArrayData result = find(columns, wanted);
+    if (result != null) return result;
+    boolean[] keeps = new boolean[COLUMN_FIELDS], needs = new boolean[COLUMN_FIELDS];
+    for (int i = 0; i < wanted.numElements(); i++) {
+      String fact = wanted.getUTF8String(i).toString();
+      int at = Arrays.asList(FACTS).indexOf(fact.replace("!", ""));
+      keeps[at] = true;
+      needs[at] = fact.endsWith("!");
+    }
+    var rows = new java.util.ArrayList<Object>();
+    for (int i = 0; i < columns.numElements(); i++) {
+      if (nameless(columns, i)) continue;
+      Object[] row = facts(columns.getStruct(i, COLUMN_FIELDS));
+      boolean whole = true;
+      for (int f = 1; f < COLUMN_FIELDS; f++) {
+        whole &= !needs[f] || row[f] != null;
+        if (!keeps[f]) row[f] = null;
+      }
+      if (whole) rows.add(new GenericInternalRow(row));
+    }
+    return keep(columns, wanted, rows.toArray(), type);
   }
 
   /** The columns of one or two images that came without types: names, and the JSON kinds of their values. */

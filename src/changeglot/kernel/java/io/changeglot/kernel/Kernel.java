@@ -47,6 +47,9 @@ public final class Kernel implements FunctionCatalog {
       Map.entry("merge", Merge::new),
       Map.entry("typed", Typed::new),
       Map.entry("only", Only::new),
+      Map.entry("facts", Facts::new),
+      Map.entry("prefixed", Prefixed::new),
+      Map.entry("joined", Joined::new),
       Map.entry("inferred", Inferred::new)));
 
   private static boolean isMap(StructType arguments) {
@@ -369,6 +372,55 @@ public final class Kernel implements FunctionCatalog {
 
     public ArrayData invoke(InternalRow a) {
       return state().only(array(a, 0), array(a, 1), COLUMNS);
+    }
+  }
+
+  /** facts(columns, names of facts): the columns with those facts alone; a name with ! is one that a column must have. */
+  public static final class Facts extends OfImages<ArrayData> {
+    Facts(StructType types) {
+      super(COLUMNS, types);
+    }
+
+    public ArrayData invoke(InternalRow a) {
+      return state().facts(array(a, 0), array(a, 1), COLUMNS);
+    }
+  }
+
+  /** prefixed(values, prefixes): the values whose names begin with one of them; NULL if none does. */
+  public static final class Prefixed extends OfImages<MapData> {
+    Prefixed(StructType types) {
+      super(TEXTS, types);
+    }
+
+    public MapData invoke(InternalRow a) {
+      return state().prefixed(map(a, 0), array(a, 1));
+    }
+  }
+
+  /**
+   * joined(texts, marks): the texts in quotes, joined. The marks are the quote, the separator, what is escaped in a
+   * text, what stands for it, and what stands for NULL.
+   */
+  public static final class Joined extends Bound<UTF8String, Object> {
+    Joined(StructType types) {
+      super(TEXT, types);
+    }
+
+    @Override
+    Object fresh() {
+      return this;
+    }
+
+    public UTF8String invoke(InternalRow a) {
+      ArrayData texts = array(a, 0), marks = array(a, 1);
+      if (texts == null) return null;
+      UTF8String quote = marks.getUTF8String(0), escaped = marks.getUTF8String(2), escape = marks.getUTF8String(3);
+      UTF8String[] parts = new UTF8String[texts.numElements()];
+      for (int i = 0; i < parts.length; i++) {
+        parts[i] = texts.isNullAt(i) ? marks.getUTF8String(4)
+            : UTF8String.concat(quote, texts.getUTF8String(i).replace(escaped, escape), quote);
+      }
+      return UTF8String.concatWs(marks.getUTF8String(1), parts);
     }
   }
 

@@ -1,0 +1,335 @@
+"""results.md: what was measured, against what was wanted.
+
+usage: report.py, to write the page again from the numbers of the last whole run.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from plan import FORMATS, TRANSLATIONS
+from results import Measurement, Results
+
+HERE = Path(__file__).resolve().parent
+FAIL = "**FAIL**"
+NOT_MEASURED = "not measured"
+QUIET = 0.05
+MB = 10**6
+GB = 10**9
+
+SIMDJSON = 900 * MB
+"""Bytes a second that simdjson parses on one core, on messages and a machine like these."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A ratio of two contenders' times that is wanted.
+
+    "faster": `other` takes at least `limit` times as long as `ours`;
+    "within": `ours` takes at most `limit` times as long as `other`.
+    """
+
+    title: str
+    ours: str
+    other: str
+    sense: Literal["faster", "within"]
+    limit: float
+    goal: float | None = None
+
+    def ratios(self, results: Results) -> tuple[float, float] | None:
+        """By CPU and by the clock; None when one of the two was not measured."""
+        ours, other = results.named(self.ours), results.named(self.other)
+        if ours is None or other is None:
+            return None
+        if self.sense == "faster":
+            return other.cpu / ours.cpu, other.wall / ours.wall
+        return ours.cpu / other.cpu, ours.wall / other.wall
+
+    def verdict(self, results: Results) -> str:
+        """The worse of both ratios decides; messages that were not understood fail it anyway."""
+        ratios = self.ratios(results)
+        if ratios is None:
+            return NOT_MEASURED
+        check = results.checks.get(self.ours)
+        if check and (check["problems"] or check["out"] < results.rows):
+            return f"{FAIL}: {check['out']:,} out, {check['problems']:,} problems"
+        if self.sense == "within":
+            return "pass" if max(ratios) <= self.limit else FAIL
+        if min(ratios) < self.limit:
+            return FAIL
+        return "pass, goal reached" if self.goal and min(ratios) >= self.goal else "pass"
+
+
+TARGETS: tuple[Target, ...] = (
+    Target(
+        "decode canal against Flink canal-json, same lines",
+        "decode canal, text",
+        "Flink canal-json, union of columns",
+        "faster",
+        limit=1.2,
+        goal=2.0,
+    ),
+    Target(
+        "decode arcion against Flink debezium-json, same lines",
+        "decode debezium, text",
+        "Flink debezium-json, union of columns",
+        "faster",
+        limit=1.0,
+        goal=2.0,
+    ),
+    *(
+        Target(
+            f"decode {format_} against the kernel alone",
+            f"decode {kind}, parquet",
+            f"kernel {kind}, parquet",
+            "within",
+            limit=1.6,
+        )
+        for kind, format_ in FORMATS.items()
+    ),
+    *(
+        Target(
+            f"translate {FORMATS[kind]} to {to} against the kernel alone",
+            f"translate {kind} to {to}, parquet",
+            f"kernel {kind}, parquet",
+            "within",
+            limit=3.0,
+        )
+        for kind, to in TRANSLATIONS
+    ),
+)
+
+
+def table(heads: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
+    """A table in Markdown; a head that ends in a colon belongs to a column of numbers."""
+    lines = [
+        "| " + " | ".join(head.rstrip(":") for head in heads) + " |",
+        "|" + "|".join("---:" if head.endswith(":") else "---" for head in heads) + "|",
+        *("| " + " | ".join(row) + " |" for row in rows),
+    ]
+    return "\n".join(lines)
+
+
+def targets(results: Results) -> Iterator[Sequence[str]]:
+    for target in TARGETS:
+        sign = "≥" if target.sense == "faster" else "≤"
+        wanted = f"{sign} {target.limit}x" + (f", goal {target.goal}x" if target.goal else "")
+        ratios = target.ratios(results)
+        shown = [f"{ratio:.2f}x" for ratio in ratios] if ratios else ["", ""]
+        trial = " (trial)" if results.trial and ratios else ""
+        yield target.title, wanted, *shown, target.verdict(results) + trial
+
+
+def rates(one: Measurement) -> tuple[str, str]:
+    """Megabytes and thousands of messages that one core does in a second."""
+    return (
+        f"{one.contender.bytes / one.cpu / MB:.0f}",
+        f"{one.contender.messages / one.cpu / 1000:.0f}",
+    )
+
+
+def measured(results: Results) -> Iterator[Sequence[str]]:
+    for one in results.measurements:
+        if one.contender.name.endswith(" sample"):
+            continue
+        if not one.runs:
+            yield one.contender.name, "", "", "", "", "", one.problem or "not run"
+        else:
+            check = results.checks.get(one.contender.name)
+            yield (
+                one.contender.name,
+                f"{one.wall:.2f}",
+                f"{one.cpu:.2f}",
+                *rates(one),
+                f"{one.spread:.0%}",
+                f"{check['out']:,} out, {check['problems']:,} problems" if check else "",
+            )
+
+
+def formats(results: Results) -> Iterator[Sequence[str]]:
+    for one in results.measurements:
+        name = one.contender.name
+        kernel = results.named(name.replace("decode", "kernel"))
+        if not (name.startswith("decode") and name.endswith(" sample") and one.runs and kernel):
+            continue
+        check = results.checks[name]
+        yield (
+            name.split()[1],
+            f"{one.contender.messages:,}",
+            f"{one.contender.bytes / one.contender.messages:.0f}",
+            *rates(one),
+            f"{one.contender.bytes / kernel.cpu / MB:.0f}",
+            f"{one.cpu / kernel.cpu:.2f}x",
+            f"{check['problems']:,}",
+        )
+
+
+def parts(results: Results, kind: str, to: str) -> Iterator[Sequence[str]]:
+    """Each step's own microseconds of CPU a message, as differences of what was measured."""
+    steps = {
+        "scan: parquet to bytes": f"scan {kind}, parquet",
+        "kernel: bytes to the format's shape": f"kernel {kind}, parquet",
+        "expressions: shape to change": f"decode {kind}, parquet",
+        f"output: change to {to} message": f"translate {kind} to {to}, parquet",
+    }
+    found = [(step, results.named(name)) for step, name in steps.items()]
+    known = [(step, one) for step, one in found if one is not None]
+    if not known:
+        return
+    whole = known[-1][1].cpu
+    before = 0.0
+    for step, one in known:
+        own = one.cpu - before
+        yield (
+            step,
+            f"{own / one.contender.messages * MB:.2f}",
+            f"{own / whole:.0%}",
+            f"{one.contender.bytes / one.cpu / MB:.0f}",
+        )
+        before = one.cpu
+
+
+def limits(results: Results) -> Iterator[str]:
+    """Where the floors are, in sentences."""
+    kernel = results.named("kernel canal, parquet")
+    if kernel:
+        size, count = kernel.contender.bytes, kernel.contender.messages
+        yield (
+            f"The limit of the hardware: simdjson parses about {SIMDJSON // MB} MB a second on one "
+            f"core, {size / count / SIMDJSON * MB:.1f} µs a message, and keeps nothing (measured "
+            f"apart from this run). The kernel reads the same Canal messages at "
+            f"{size / kernel.cpu / MB:.0f} MB a second, the scan included; it yields the exact "
+            f"text of every value, in rows as Spark wants them."
+        )
+    for kind in ("canal", "debezium"):
+        lines, raw = results.named(f"scan {kind}, text"), results.named(f"Flink raw lines, {kind}")
+        if lines and raw:
+            yield (
+                f"Reading the {kind} lines and doing nothing costs Spark {lines.cpu:.1f} s of CPU "
+                f"and Flink {raw.cpu:.1f} s: that part of the comparison is the engine's, not the "
+                f"format's."
+            )
+
+
+def memory(results: Results) -> Iterator[Sequence[str]]:
+    for run in results.memory:
+        outcome = f"{FAIL}: {run.problem}" if run.problem else "finished"
+        yield (
+            f"{run.input_bytes / GB:.1f} GB",
+            f"{run.messages_in:,}",
+            f"{run.messages_out:,}",
+            f"{run.output_bytes / GB:.1f} GB",
+            f"{run.wall:.0f} s",
+            f"{run.peak / GB:.2f} GB",
+            outcome,
+        )
+
+
+def remarks(results: Results) -> Iterator[str]:
+    """What a reader must know before trusting the numbers."""
+    if results.trial:
+        yield "**A trial: with few messages, what a job costs to start weighs in all numbers.**"
+    taken = f"Other processes took {results.others:.0%} of the machine during the runs"
+    yield f"{taken}." if results.others < QUIET else f"**{taken}: it was not quiet.**"
+
+
+def memory_section(results: Results) -> Iterator[str]:
+    if not results.memory:
+        yield "Not measured."
+        return
+    yield (
+        f"`changeglot translate FILE --to arcion --driver-memory {results.memory[0].driver_memory}`"
+        f" over one file of Canal messages. Peak is the resident memory of all its processes "
+        f"together, looked at four times a second."
+    )
+    heads = ("file", "messages:", "written:", "size written:", "clock:", "peak memory:", "outcome")
+    yield table(heads, memory(results))
+    first, last = results.memory[0], results.memory[-1]
+    if first.peak and last.peak:
+        yield (
+            f"{last.input_bytes / first.input_bytes:.0f} times the input takes "
+            f"{last.peak / first.peak:.2f} times the memory."
+        )
+
+
+def machine(results: Results) -> str:
+    facts = {**results.machine, **results.versions}
+    return ", ".join(f"{name} {fact}" for name, fact in facts.items())
+
+
+def page(results: Results) -> str:
+    """The whole of results.md."""
+    verdicts = [target.verdict(results) for target in TARGETS]
+    passed = sum(verdict.startswith("pass") for verdict in verdicts)
+    failed = sum(verdict.startswith(FAIL) for verdict in verdicts)
+    sections = [
+        "# Benchmark results",
+        "Written by `make bench`; do not edit. README.md says what is measured and how.",
+        f"{results.rows:,} messages of each kind, {results.cores} threads for each engine, "
+        f"median of {results.rounds} rounds after one to warm up, all contenders taking turns in "
+        f"one run. Machine: {machine(results)}.",
+        *remarks(results),
+        "## Targets",
+        f"{passed} of {len(TARGETS)} pass, {failed} fail, {verdicts.count(NOT_MEASURED)} were not "
+        f"measured. A ratio must hold by CPU and by the clock.",
+        table(("", "wanted", "CPU:", "clock:", "verdict"), targets(results)),
+        "Flink reads the columns of the rows, all as text, under one schema that is the union of "
+        "all tables' columns. changeglot reads the whole message: row images, key, relation, "
+        "declared types, position, times, transaction, origin.",
+        "## Measured",
+        "Seconds of one run; CPU is that of all processes of the engine. MB are of JSON, whatever "
+        "the file they lay in. Rates are for one core. Spread is largest less smallest CPU.",
+        table(
+            (
+                "",
+                "clock s:",
+                "CPU s:",
+                "MB/s a core:",
+                "k messages/s a core:",
+                "spread:",
+                "checked",
+            ),
+            measured(results),
+        ),
+        "`from_json` is Spark's own function with the row images as maps: a reference only, since "
+        "it does not keep numbers exact and reads fewer members.",
+        "## Every format",
+        "A quarter of the Canal messages translated to each format, written as parquet, and decoded.",
+        table(
+            (
+                *("format", "messages:", "bytes each:", "MB/s a core:", "k messages/s a core:"),
+                *("kernel alone MB/s:", "decode / kernel:", "problems:"),
+            ),
+            formats(results),
+        ),
+        "## Where the time goes",
+        "Each step is what was measured with it less what was measured without it, in CPU time.",
+    ]
+    for kind, to in (("canal", "arcion"), ("debezium", "canal")):
+        sections += [
+            f"{FORMATS[kind].capitalize()} messages, translated to {to}:",
+            table(
+                ("step", "µs a message:", "share:", "MB/s a core up to here:"),
+                parts(results, kind, to),
+            ),
+        ]
+    sections += limits(results)
+    sections += [
+        "## Memory",
+        *memory_section(results),
+        "## To run it again",
+        "`make bench`, on a machine with Java 17 that does nothing else; about an hour, "
+        "10 GB of disk, and more for the memory part. `python bench/run.py --quick` is a trial "
+        "of some minutes.",
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def main() -> None:
+    results = Results.load(HERE / "data" / "results.json")
+    (HERE / "results.md").write_text(page(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""What a run of the benchmark has measured, as data: kept as JSON, read by report.py."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from worker import Contender, Run
+
+
+@dataclass
+class Measurement:
+    """The runs of one contender, or why there are none."""
+
+    contender: Contender
+    runs: list[Run] = field(default_factory=list)
+    problem: str | None = None
+
+    @property
+    def cpu(self) -> float:
+        """Seconds of CPU in one run, the median."""
+        return median(run.cpu for run in self.runs)
+
+    @property
+    def wall(self) -> float:
+        """Seconds on the clock of one run, the median."""
+        return median(run.wall for run in self.runs)
+
+    @property
+    def spread(self) -> float:
+        """How far the runs lie apart: largest less smallest CPU, as a part of the median."""
+        cpus = [run.cpu for run in self.runs]
+        return (max(cpus) - min(cpus)) / self.cpu
+
+
+@dataclass(frozen=True)
+class MemoryRun:
+    """The command line over one large file. `peak` is the memory of all its processes together."""
+
+    input_bytes: int
+    output_bytes: int
+    messages_in: int
+    messages_out: int
+    driver_memory: str
+    peak: int
+    wall: float
+    problem: str | None = None
+
+
+@dataclass
+class Results:
+    """One run of the benchmark. `checks` are counts of changes and problems, by contender."""
+
+    rows: int
+    rounds: int
+    cores: int
+    trial: bool
+    machine: dict[str, str]
+    versions: dict[str, str] = field(default_factory=dict)
+    measurements: list[Measurement] = field(default_factory=list)
+    checks: dict[str, dict[str, int]] = field(default_factory=dict)
+    memory: list[MemoryRun] = field(default_factory=list)
+
+    def named(self, name: str) -> Measurement | None:
+        """The measurement of that name; None when it was not run or never finished."""
+        for measurement in self.measurements:
+            if measurement.contender.name == name and measurement.runs:
+                return measurement
+        return None
+
+    @property
+    def others(self) -> float:
+        """The part of the machine that other processes took during the runs."""
+        runs = [run for measurement in self.measurements for run in measurement.runs]
+        capacity = sum(run.wall for run in runs) * int(self.machine["cores"])
+        return sum(run.others for run in runs) / capacity if capacity else 0.0
+
+    def save(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> "Results":
+        saved: dict[str, Any] = json.loads(path.read_text())
+        measurements = [
+            Measurement(Contender(**one["contender"]), [Run(**run) for run in one["runs"]], one["problem"])
+            for one in saved.pop("measurements")
+        ]
+        memory = [MemoryRun(**one) for one in saved.pop("memory")]
+        return cls(**saved, measurements=measurements, memory=memory)
