@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import bz2
 import contextlib
 import gzip
 import io
@@ -236,7 +237,8 @@ def test_files_of_all_packings_are_read_in_order(
         return b"".join(told(n).encode() + b"\n" for n in range(first, end))
 
     (tmp_path / "big.jsonl").write_bytes(lines(0, 200))
-    (tmp_path / "packed").write_bytes(gzip.compress(lines(200, 210)))
+    (tmp_path / "packed").write_bytes(gzip.compress(lines(200, 208)))
+    (tmp_path / "packed too").write_bytes(bz2.compress(lines(208, 210)))
     (tmp_path / "_x {1}: *.json").write_bytes(lines(210, 211).replace(b"\n", b"\r\n\n \t\r\n"))
     jvm = spark._jvm
     assert jvm is not None
@@ -247,13 +249,16 @@ def test_files_of_all_packings_are_read_in_order(
         packed.close()
     (tmp_path / "empty").touch()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines(215, 217).rstrip())))
-    names = [tmp_path / name for name in ("big.jsonl", "packed", "_x {1}: *.json", "two.zst", "empty")]
+    names = [tmp_path / name for name in ("big.jsonl", "packed", "packed too", "_x {1}: *.json", "two.zst", "empty")]
     before = spark.conf.get("spark.sql.files.maxPartitionBytes")
     done = run("decode", *names, "-", tmp_path / "big.jsonl", "--from", "shareplex", "--json")
     assert done.status == cli.DONE
     assert ids(done.lines) == [*range(217), *range(200)]
     assert done.summary["messages"] == done.summary["written"] == 417
     assert spark.conf.get("spark.sql.files.maxPartitionBytes") == before
+    monkeypatch.setattr(inputs, "ORDERED_FILES", 1)
+    many = run("decode", *names, "--from", "shareplex", "-q")
+    assert sorted(ids(many.lines)) == [*range(215)], "packed into fewer tasks, all lines are still there"
 
 
 def test_empty_inputs_are_read_as_nothing(run: Run, tmp_path: Path) -> None:

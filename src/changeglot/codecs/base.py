@@ -150,13 +150,6 @@ def half(change: Change, part: Column) -> Change:
     }
 
 
-def covers(image: Column, names_of: Column) -> Column:
-    """BOOLEAN: has the image every column that the other has?"""
-    none = F.lit(None).cast("map<string,string>")
-    empty = F.size(names_of) == 0
-    return image.isNotNull() & (empty | kernel.pick(image, none, F.map_keys(names_of)).isNotNull())
-
-
 def raw(extra: Column, name: str) -> Column:
     """BINARY: JSON text kept under that name, NULL if there is none."""
     return extra[name].cast("binary")

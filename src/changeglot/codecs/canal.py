@@ -14,7 +14,6 @@ from changeglot.codecs.base import (
     Codec,
     Loss,
     Stage,
-    covers,
     moved,
     own_words,
     raw,
@@ -272,7 +271,7 @@ def _phase(c: Change) -> Column:
 
 def _before(c: Change) -> Column:
     """A delete's row, or its key; an update's, if it is known as far as the new one is."""
-    known = c["before"].isNotNull() & (covers(c["before"], c["after"]) | moved(c))
+    known = c["before"].isNotNull() & (kernel.covers(c["before"], c["after"]) | moved(c))
     updated = F.when(known, kernel.overlay(c["after"], c["before"]))
     return F.when(c["op"] == Op.DELETE, F.coalesce(c["before"], c["key"])).when(c["op"] == Op.UPDATE, updated)
 
@@ -282,7 +281,7 @@ def _told(c: Change) -> tuple[Column, Column]:
     is_row = c["op"].isin(*Op.ROWS)
     data = F.when(c["op"] == Op.DELETE, F.coalesce(c["before"], c["key"])).when(is_row, c["after"])
     # Old values that are not known must not be told as unchanged ones; but a key change must be told.
-    told = (c["op"] == Op.UPDATE) & c["before"].isNotNull() & (covers(c["before"], c["after"]) | moved(c))
+    told = (c["op"] == Op.UPDATE) & c["before"].isNotNull() & (kernel.covers(c["before"], c["after"]) | moved(c))
     return data, F.when(told, kernel.differ(c["after"], c["before"]))
 
 

@@ -15,7 +15,6 @@ from changeglot.codecs.base import (
     Codec,
     Loss,
     Stage,
-    covers,
     key_after,
     moved,
     own_words,
@@ -310,7 +309,7 @@ def _lsn(text: Column) -> Column:
 
 def _tells_old(c: Change) -> Column:
     """BOOLEAN: is the old row of an update known as far as the new one is?"""
-    known = (c["op"] == Op.UPDATE) & covers(c["before"], c["after"]) & ~moved(c)
+    known = (c["op"] == Op.UPDATE) & kernel.covers(c["before"], c["after"]) & ~moved(c)
     return F.coalesce(known, F.lit(False))
 
 

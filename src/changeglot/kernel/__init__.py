@@ -95,6 +95,11 @@ def differ(base: Column, other: Column) -> Column:
     return _call("differ", base, other)
 
 
+def covers(image: Column, other: Column) -> Column:
+    """BOOLEAN, never NULL: has the image every name that the other has? Without an image, no."""
+    return _call("covers", image, other)
+
+
 def zipped(names: Column, values: Column) -> Column:
     """MAP of two arrays; NULL if they are not as many, or a name comes twice."""
     return _call("zip", names, values)

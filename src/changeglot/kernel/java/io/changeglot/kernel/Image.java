@@ -44,8 +44,10 @@ final class Image {
     if (text == null) {
       add(null, 0, 0);
     } else {
-      byte[] bytes = text.getBytes();
-      add(bytes, 0, bytes.length);
+      Object base = text.getBaseObject();
+      boolean direct = base instanceof byte[];
+      byte[] bytes = direct ? (byte[]) base : text.getBytes();
+      add(bytes, direct ? (int) (text.getBaseOffset() - Platform.BYTE_ARRAY_OFFSET) : 0, text.numBytes());
     }
   }
 

@@ -241,10 +241,10 @@ final class Images {
     for (int i = 0; i < n; i++) {
       if (wanted.isNullAt(i)) return null;
       UTF8String name = wanted.getUTF8String(i);
-      int at = first == null ? -1 : Image.find(first.keyArray(), name);
+      int at = first == null ? -1 : find(first.keyArray(), name, i);
       MapData in = first;
       if (at < 0 && second != null) {
-        at = Image.find(second.keyArray(), name);
+        at = find(second.keyArray(), name, i);
         in = second;
       }
       if (at < 0) return null;
@@ -257,6 +257,21 @@ final class Images {
     return out.map();
   }
 
+  boolean covers(MapData image, MapData other) {
+    if (image == null || other == null) return image != null;
+    ArrayData names = image.keyArray(), needed = other.keyArray();
+    for (int i = 0, n = needed.numElements(); i < n; i++) {
+      if (find(names, needed.getUTF8String(i), i) < 0) return false;
+    }
+    return true;
+  }
+
+  /** Where the name stands; most often at the same place. */
+  private static int find(ArrayData names, UTF8String name, int likely) {
+    if (likely < names.numElements() && name.equals(names.getUTF8String(likely))) return likely;
+    return Image.find(names, name);
+  }
+
   /** The entries of `other` that `base` has not, or has with another value. */
   MapData differ(MapData base, MapData other) {
     if (other == null || base == null) return other;
@@ -265,7 +280,7 @@ final class Images {
     int[] kept = new int[n];
     for (int i = 0; i < n; i++) {
       UTF8String name = names.getUTF8String(i);
-      int at = i < baseNames.numElements() && name.equals(baseNames.getUTF8String(i)) ? i : Image.find(baseNames, name);
+      int at = find(baseNames, name, i);
       if (at >= 0) {
         UTF8String a = Image.text(values, i), b = Image.text(baseValues, at);
         if (a == null ? b == null : a.equals(b)) continue;

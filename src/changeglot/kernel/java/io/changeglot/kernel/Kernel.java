@@ -41,6 +41,7 @@ public final class Kernel implements FunctionCatalog {
       Map.entry("overlay", t -> isMap(t) ? new OverlayValues(t) : new OverlayImage(t)),
       Map.entry("pick", Pick::new),
       Map.entry("differ", Differ::new),
+      Map.entry("covers", Covers::new),
       Map.entry("zip", Zip::new),
       Map.entry("note", Note::new),
       Map.entry("leading", Leading::new),
@@ -291,6 +292,22 @@ public final class Kernel implements FunctionCatalog {
 
     public MapData invoke(InternalRow a) {
       return state().differ(map(a, 0), map(a, 1));
+    }
+  }
+
+  /** covers(image, other): has the image every name that the other has? A NULL image has none, a NULL other needs none. */
+  public static final class Covers extends OfImages<Boolean> {
+    Covers(StructType types) {
+      super(DataTypes.BooleanType, types);
+    }
+
+    @Override
+    public boolean isResultNullable() {
+      return false;
+    }
+
+    public boolean invoke(InternalRow a) {
+      return state().covers(map(a, 0), map(a, 1));
     }
   }
 

@@ -160,8 +160,16 @@ final class Spelling {
   }
 
   static boolean number(UTF8String text) {
+    int n = text.numBytes();
+    if (n == 0) return false;
+    byte first = text.getByte(0);
+    if (first != '-' && (first < '0' || first > '9')) return false;
+    if (n < 19 && first > '0') {
+      int i = 1;
+      while (i < n && text.getByte(i) >= '0' && text.getByte(i) <= '9') i++;
+      if (i == n) return true;
+    }
     byte[] b = text.getBytes();
-    if (b.length == 0 || (b[0] != '-' && (b[0] < '0' || b[0] > '9'))) return false;
     return new Scanner().holds(b, 0, b.length);
   }
 
