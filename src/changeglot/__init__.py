@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from changeglot.errors import ChangeglotError
     from changeglot.kernel import prepare
     from changeglot.layout import decode, detect, encode, translate
+    from changeglot.local import session
     from changeglot.model import CHANGE
-    from changeglot.session import session
     from changeglot.tables import Tables
 
 _HOMES = {
@@ -29,7 +29,7 @@ _HOMES = {
     "encode": "layout",
     "lost_between": "codecs",
     "prepare": "kernel",
-    "session": "session",
+    "session": "local",
     "translate": "layout",
 }
 
