@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 
 import changeglot
 from changeglot import cli, inputs
+from changeglot.codecs import codec
 from changeglot.demo import show
 from changeglot.demo.show import DIFFERENT, MISSING, PART, SAME, SHOP, UNSPOKEN
 
@@ -385,7 +386,7 @@ def test_losses_are_counted_with_their_reasons(run: Run, tmp_path: Path) -> None
     warned = run(*argv)
     assert warned.status == cli.DONE
     assert [line["data"][0]["id"] for line in warned.lines] == [1, 2]
-    why = {loss.field: loss.why for loss in changeglot.codecs.codec("canal").losses}
+    why = {loss.field: loss.why for loss in codec("canal").losses}
     assert f"2  position: {why['position']}" in warned.err
     assert "2 messages read, 2 lines written" in warned.err
     ignored = run(*argv, "--on-loss", "ignore", "--json")

@@ -3,7 +3,8 @@
 ChangeglotError
 ├── ConfigError        an option, a table file or an argument is wrong
 │   └── UnknownFormat  no codec of that name
-└── MissingError  Java, Spark or the kernel is missing or does not fit
+├── InputError         an input of the command line is missing or damaged (inputs.py)
+└── MissingError       Java, Spark or the kernel is missing or does not fit
 """
 
 from __future__ import annotations
