@@ -80,6 +80,13 @@ def _messages(df: DataFrame) -> DataFrame:
     return kept.where(F.octet_length(_VALUE) > 0)
 
 
+def _seen(messages: DataFrame, codecs: Mapping[str, Codec]) -> DataFrame:
+    """The messages with what is seen of them, and the format that this makes them."""
+    bare = F.when(F.col(_VALUE) == F.lit(b"default"), F.lit(b'"default"')).otherwise(F.col(_VALUE))
+    seen = messages.withColumn("__seen", kernel.read(bare, SEEN))
+    return seen.withColumn(_FORMAT, format_of(codecs, F.col("__seen")))
+
+
 def _case(codecs: Mapping[str, Codec], columns: Mapping[str, Column]) -> Column:
     """The column of the codec that a row's format names; with one codec, its own."""
     if len(codecs) == 1:
@@ -97,9 +104,7 @@ def _decode(messages: DataFrame, codecs: Mapping[str, Codec], others: list[str],
     staged = messages
     unread: Column = F.lit(None).cast("string")
     if auto:
-        bare = F.when(F.col(_VALUE) == F.lit(b"default"), F.lit(b'"default"')).otherwise(F.col(_VALUE))
-        staged = staged.withColumn("__seen", kernel.read(bare, SEEN))
-        staged = staged.withColumn(_FORMAT, format_of(codecs, F.col("__seen")))
+        staged = _seen(staged, codecs)
         unknown = F.when(F.col(_FORMAT).isNull(), F.lit(_NO_FORMAT))
         staged = staged.withColumn("__unread", F.coalesce(F.col("__seen")["problem"], unknown)).drop("__seen")
         unread = F.col("__unread")
@@ -204,8 +209,8 @@ def encode(
         if name not in staged.columns:
             staged = staged.withColumn(name, F.lit(None).cast(VERDICT[name].dataType))
     spoken = F.coalesce(each.tells(change), F.lit(False)) & F.col("problem").isNull()
-    # Whether an update changes its key is asked for often: once is enough.
     gone = F.when(F.col("problem").isNull(), lost(each, change))
+    # Whether an update changes its key is asked for often: once is enough.
     staged = staged.withColumns({"__lost": gone, "__spoken": spoken, MOVED: moved(change)})
     parts = each.parts(change)
     part: Change = change
@@ -248,9 +253,7 @@ def detect(messages: DataFrame) -> DataFrame:
     """`messages` with `format`, the name of each one's format or NULL, and `evidence`, the members that prove it."""
     codecs = {name: codec(name) for name in CODECS}
     others = [F.col(_quoted(name)) for name in _others(messages)]
-    bare = F.when(F.col(_VALUE) == F.lit(b"default"), F.lit(b'"default"')).otherwise(F.col(_VALUE))
-    seen = _messages(messages).withColumn("__seen", kernel.read(bare, SEEN))
-    seen = seen.withColumn(_FORMAT, format_of(codecs, F.col("__seen")))
+    seen = _seen(_messages(messages), codecs)
     why = F.coalesce(
         evidence(codecs, F.col("__seen"), F.col(_FORMAT)),
         F.col("__seen")["problem"],

@@ -155,6 +155,11 @@ def raw(extra: Column, name: str) -> Column:
     return extra[name].cast("binary")
 
 
+def only(field: str, *ops: str) -> Callable[[Change], Column]:
+    """The field of a change with one of the ops, of a row change if none is named; else NULL."""
+    return lambda change: F.when(change["op"].isin(*(ops or Op.ROWS)), change[field])
+
+
 def own_words(*prefixes: str) -> Callable[[Change], Column]:
     """Of `extra` only what begins with one of the prefixes; NULL if nothing does."""
     return lambda change: kernel.prefixed(change["extra"], *prefixes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +14,7 @@ from changeglot.codecs.base import (
     Loss,
     Stage,
     moved,
+    only,
     own_words,
     raw,
 )
@@ -81,7 +81,7 @@ class Canal(Codec):
             Loss("phase", "only a snapshot's inserts say so, by type ROW", _phase),
             Loss("relation.tenant", "cut from the database name"),
             Loss("relation.schema", "no field"),
-            Loss("key", "of a row change only, by the names in pkNames", _rows_only("key")),
+            Loss("key", "of a row change only, by the names in pkNames", only("key")),
             Loss(
                 "before",
                 "an update's unknown old values cannot be told from unchanged ones",
@@ -122,7 +122,7 @@ class Canal(Codec):
         # A delete whose row stands in `old` alone: Flink's encoder once wrote that.
         return F.when((b["type"] == "DELETE") & b["data"].isNull(), b["old"]).otherwise(b["data"])
 
-    def _former(self, body: Stage, row: Column) -> Column:
+    def _former(self, body: Stage) -> Column:
         return F.get(body["body"]["old"], F.coalesce(body["ordinal"], F.lit(0)))
 
     def op(self, body: Stage) -> Column:
@@ -131,12 +131,12 @@ class Canal(Codec):
     def columns(self, body: Stage, row: Column, op: Column) -> Column:
         b = body["body"]
         declared = kernel.merge(b["mysqlType"], b["sqlType"])
-        found = kernel.merge(declared, kernel.inferred(row, self._former(body, row)))
+        found = kernel.merge(declared, kernel.inferred(row, self._former(body)))
         return self.tables.complete(found, _relation(b))
 
     def images(self, body: Stage, row: Column, op: Column, columns: Column) -> tuple[Column, Column]:
         b = body["body"]
-        old = self._former(body, row)
+        old = self._former(body)
         before = F.when(op == Op.DELETE, row).when((op == Op.UPDATE) & old.isNotNull(), kernel.overlay(row, old))
         after = F.when(op.isin(Op.INSERT, Op.UPDATE), row)
         return self._canonical(b, before, columns), self._canonical(b, after, columns)
@@ -259,10 +259,6 @@ def _relation(b: Column) -> Column:
 
 def _is_native(b: Column) -> Column:
     return b["gtid"].isNotNull() | b["_tidb"].isNotNull() | F.coalesce(b["rest"]["canal.id"].isNotNull(), F.lit(False))
-
-
-def _rows_only(field: str) -> Callable[[Change], Column]:
-    return lambda c: F.when(c["op"].isin(*Op.ROWS), c[field])
 
 
 def _phase(c: Change) -> Column:

@@ -10,7 +10,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from changeglot import kernel, values
-from changeglot.codecs.base import Codec, Loss, Stage, own_words, raw
+from changeglot.codecs.base import Codec, Loss, Stage, only, own_words, raw
 from changeglot.codecs.words import DDL_WORDS, ddl_word
 from changeglot.columns import at_millis, at_number, exact, json_text, lookup, millis_of, nanos_of, sequence
 from changeglot.model import Change, Op, Phase, change, group
@@ -80,7 +80,7 @@ class Dataworks(Codec):
         return (
             Loss("phase", "no field"),
             Loss("relation", "no tenant; a heartbeat has no schema at all", _relation),
-            Loss("key", "of a row change only", _rows_only("key")),
+            Loss("key", "of a row change only", only("key")),
             Loss(
                 "columns",
                 "no JDBC code, no nullable; a JSON kind becomes a type; of row changes only",
@@ -259,10 +259,6 @@ def _unless(beat: Column, member: Column) -> Column:
 
 def _unless_heartbeat(field: str) -> Callable[[Change], Column]:
     return lambda c: F.when(c["op"] != Op.HEARTBEAT, c[field])
-
-
-def _rows_only(field: str) -> Callable[[Change], Column]:
-    return lambda c: F.when(c["op"].isin(*Op.ROWS), c[field])
 
 
 def _old(c: Change) -> Column:

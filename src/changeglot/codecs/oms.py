@@ -10,7 +10,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from changeglot import kernel, values
-from changeglot.codecs.base import Codec, Loss, Stage, key_after, own_words, raw
+from changeglot.codecs.base import Codec, Loss, Stage, key_after, only, own_words, raw
 from changeglot.columns import (
     at_number,
     filled,
@@ -115,7 +115,7 @@ class Oms(Codec):
             Loss("committed_nanos", "seconds"),
             Loss("produced_at", "no field"),
             Loss("origin", "the kind alone", lambda c: group("origin", kind=_kind(c))),
-            Loss("statement", "of DDL only", _only("statement", Op.DDL, Op.TRUNCATE)),
+            Loss("statement", "of DDL only", only("statement", Op.DDL, Op.TRUNCATE)),
             Loss("extra", "only its own words", own_words(f"{PREFIX}.", f"{PREFIX}/")),
         )
 
@@ -330,14 +330,6 @@ def _unless(beat: Column, text: Column) -> Column:
 
 def _kind(c: Change) -> Column:
     return c["origin"]["kind"]
-
-
-def _only(field: str, *ops: str) -> Callable[[Change], Column]:
-    return lambda c: F.when(c["op"].isin(*ops), c[field])
-
-
-def _rows_only(field: str) -> Callable[[Change], Column]:
-    return _only(field, *Op.ROWS)
 
 
 def _old(c: Change) -> Column:
