@@ -133,6 +133,45 @@ def test_null_arguments_never_show_the_row_before(spark: SparkSession) -> None:
     assert {r["n"]: r["m"] for r in found} == {n: (m if n % 3 == 0 else None) for n, m in rows}
 
 
+def test_columns_are_completed_by_what_images_have_beside_them(spark: SparkSession) -> None:
+    changeglot.prepare(spark)
+    types = kernel.COLUMNS.replace("name:", "`name=@`:").replace("type:", "`type=.`:")
+    body = f"types: {types}, a: {kernel.IMAGE}, b: {kernel.IMAGE}"
+    cases = {
+        '{"types":{"x":"int","y":"text"},"a":{"x":1,"y":""},"b":{"y":""}}': "x int, y text",
+        '{"types":{"x":"int"},"a":{"x":1},"b":{"x":1,"z":"new"}}': "x int, z string",
+        '{"types":{"x":"int"},"a":{"w":true},"b":{"x":1}}': "x int, w boolean",
+        '{"types":{"x":"int"},"b":{"x":1}}': "x int",
+        '{"types":{"x":null},"a":{"x":1.5}}': "x number",
+        '{"a":{"x":null},"b":{"x":[]}}': "x array",
+    }
+    read = spark.createDataFrame([(text,) for text in cases], "value string").coalesce(1)
+    read = read.select(kernel.read(F.col("value").cast("binary"), body).alias("m")).select("m.*")
+    found = read.select(kernel.completed(F.col("types"), F.col("a"), F.col("b")).alias("c")).collect()
+    said = [", ".join(f"{c['name']} {c['type'] or c['json']}" for c in row["c"]) for row in found]
+    assert said == list(cases.values())
+
+
+def test_structs_are_unlike_where_they_differ(spark: SparkSession) -> None:
+    changeglot.prepare(spark)
+    kind = "struct<m: map<string,string>, s: struct<a: int, b: array<bigint>>, t: string>"
+    one = {"m": {"a": "1", "b": None}, "s": {"a": 1, "b": [1, 2]}, "t": "x"}
+    cases: list[tuple[dict[str, Any], list[str]]] = [
+        ({**one, "m": {"b": None, "a": "1"}}, []),
+        ({**one, "m": {"b": None, "c": "1"}}, ["m"]),
+        ({**one, "m": None, "t": None}, ["m", "t"]),
+        ({**one, "s": {"a": 1, "b": [1, None]}}, ["s"]),
+        ({**one, "s": None}, ["s"]),
+    ]
+    df = spark.createDataFrame([(one, other) for other, _ in cases], f"a {kind}, b {kind}").coalesce(1)
+    found = df.select(kernel.unlike(F.col("a"), F.col("b")).alias("names")).collect()
+    assert [row["names"] for row in found] == [names for _, names in cases]
+    empty = spark.createDataFrame(
+        [({"s": None}, {"s": {"a": None}})], "a struct<s: struct<a: int>>, b struct<s: struct<a: int>>"
+    )
+    assert empty.select(kernel.unlike(F.col("a"), F.col("b")).alias("names")).head() == Row(names=[])
+
+
 def hostile() -> list[bytes]:
     """The golden messages cut, swapped, bent and broken, the same ones each time."""
     rng = random.Random(11)

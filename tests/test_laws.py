@@ -196,7 +196,7 @@ def surviving(each: Codec, df: DataFrame) -> DataFrame:
 
     def lose(fields: Change, loss: Any) -> Change:
         first, *rest = loss.field.split(".")
-        then = loss.becomes(change)
+        then = loss.becomes(each.told(change))
         return {**fields, first: fields[first].withField(".".join(rest), then) if rest else then}
 
     kept = reduce(lose, each.losses, change)

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from changeglot import kernel
 from changeglot.codecs import CODECS, SEEN, codec, evidence, format_of
-from changeglot.codecs.base import MOVED, Codec, Stage, half, lost, moved
+from changeglot.codecs.base import Codec, Stage, half, lost
 from changeglot.errors import ConfigError
 from changeglot.model import CHANGE, VERDICT, Change
 from changeglot.tables import Tables
@@ -99,6 +99,12 @@ def _case(codecs: Mapping[str, Codec], columns: Mapping[str, Column]) -> Column:
     return found
 
 
+def _held(column: Column) -> Column:
+    """The column, below which Spark pushes no filter: it would compute all of the column for the filter once more."""
+    # Always true, but not deterministic.
+    return F.when(F.spark_partition_id() >= 0, column)
+
+
 def _decode(messages: DataFrame, codecs: Mapping[str, Codec], others: list[str], *, auto: bool) -> DataFrame:
     message: Stage = {"key": F.col(_KEY), "value": F.col(_VALUE)}
     staged = messages
@@ -118,7 +124,7 @@ def _decode(messages: DataFrame, codecs: Mapping[str, Codec], others: list[str],
         bodies[name] = {}
         for part, column in each.body(message).items():
             place = f"__{name}_{part}"
-            read[place] = F.when(F.col(_FORMAT) == name, column) if auto else column
+            read[place] = _held(F.when(F.col(_FORMAT) == name, column) if auto else column)
             bodies[name][part] = F.col(place)
     staged = staged.withColumns(read)
     for name, each in codecs.items():
@@ -169,8 +175,7 @@ def _decode(messages: DataFrame, codecs: Mapping[str, Codec], others: list[str],
     unreadable = _case(codecs, {name: body["body"]["problem"] for name, body in bodies.items()})
     images_bad = F.coalesce(F.col(_BEFORE)["problem"], F.col(_AFTER)["problem"])
     problem = F.coalesce(unread, unreadable, images_bad, _case(codecs, wrong))
-    # Always true, but not deterministic: Spark pushes no filter below it. It would spell all of the decoding out in it.
-    staged = staged.withColumn(_PROBLEM, F.when(F.spark_partition_id() >= 0, problem))
+    staged = staged.withColumn(_PROBLEM, _held(problem))
 
     good, bad = F.col(_PROBLEM).isNull(), F.col(_PROBLEM).isNotNull()
     raw = F.struct(F.col(_KEY).alias("key"), F.col(_VALUE).alias("value"))
@@ -209,18 +214,19 @@ def encode(
         if name not in staged.columns:
             staged = staged.withColumn(name, F.lit(None).cast(VERDICT[name].dataType))
     spoken = F.coalesce(each.tells(change), F.lit(False)) & F.col("problem").isNull()
-    gone = F.when(F.col("problem").isNull(), lost(each, change))
-    # Whether an update changes its key is asked for often: once is enough.
-    staged = staged.withColumns({"__lost": gone, "__spoken": spoken, MOVED: moved(change)})
+    told = {field: column for field, column in each.told(change).items() if field not in change}
+    staged = staged.withColumns({"__spoken": spoken, **{f"__t_{field}": column for field, column in told.items()}})
+    change |= {field: F.col(f"__t_{field}") for field in told}
+    staged = staged.withColumn("__lost", F.when(F.col("problem").isNull(), lost(each, change)))
     parts = each.parts(change)
     part: Change = change
     if parts is not None:
         words = F.when(F.col("__spoken"), parts).otherwise(F.array(F.lit("")))
         staged = staged.select("*", F.posexplode(words).alias("__n", _PART))
         halves = half(change, F.col(_PART))
-        fields = ("op", "key", "before", "after")
-        staged = staged.withColumns({f"__c_{field}": halves[field] for field in fields})
-        part = {**change, **{field: F.col(f"__c_{field}") for field in fields}}
+        halved = [field for field in ("op", "key", "before", "after", "old", "new") if field in halves]
+        staged = staged.withColumns({f"__c_{field}": halves[field] for field in halved})
+        part = {**halves, **{field: F.col(f"__c_{field}") for field in halved}}
     else:
         staged = staged.withColumns({"__n": F.lit(0), _PART: F.lit("")})
     staged = staged.withColumn(_COLUMNS, each.declared(part))

@@ -11,11 +11,13 @@ from pyspark.sql import SparkSession
 from changeglot import kernel
 from changeglot.errors import MissingError
 
-#: Decoding is one generated method, larger than what the JVM compiles and Spark generates when not told otherwise.
+#: Decoding is one generated method, larger than what the JVM compiles and Spark generates when not told otherwise; and
+#: an expression of thousands of parts, the source line of each of which Spark would ask Python for.
 FAST = {
     "spark.driver.extraJavaOptions": "-XX:-DontCompileHugeMethods",
     "spark.executor.extraJavaOptions": "-XX:-DontCompileHugeMethods",
     "spark.sql.codegen.maxFields": "250",
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 
 

@@ -67,6 +67,14 @@ class Tables:
             found.append((str(name), Table(tuple(map(str, key)), pairs)))
         return cls(tuple(found))
 
+    @property
+    def has_keys(self) -> bool:
+        return any(table.key for _, table in self.by_name)
+
+    @property
+    def has_columns(self) -> bool:
+        return any(table.columns for _, table in self.by_name)
+
     def key_of(self, relation: Column) -> Column:
         """ARRAY<STRING>: the names of the relation's key, NULL if not known."""
         return self._case(
@@ -95,7 +103,7 @@ class Tables:
 
     def complete(self, columns: Column, relation: Column) -> Column:
         """COLUMNS with what is known here laid over what the message said."""
-        if not any(table.columns for _, table in self.by_name):
+        if not self.has_columns:
             return columns
         return kernel.merge(self.columns_of(relation), columns)
 

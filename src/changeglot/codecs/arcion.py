@@ -11,7 +11,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from changeglot import kernel, values
-from changeglot.codecs.base import MOVED, Codec, Loss, Stage, own_words, raw
+from changeglot.codecs.base import Codec, Loss, Stage, moved, own_words, raw
 from changeglot.columns import EXACT, at_micros, at_millis, exact, filled, lookup, millis_of
 from changeglot.model import Change, Op, Phase, change, group
 from changeglot.options import option
@@ -171,7 +171,7 @@ class Arcion(Codec):
         for n in (1, 0):
             field = F.get(fields, n)
             declared = F.when(field["field"].isin("before", "after"), field["fields"]).otherwise(declared)
-        found = kernel.merge(declared, kernel.inferred(body["before"], body["after"]))
+        found = kernel.completed(declared, body["before"], body["after"])
         return self.tables.complete(found, self._relation(body))
 
     def images(self, body: Stage, row: Column, op: Column, columns: Column) -> tuple[Column, Column]:
@@ -264,10 +264,15 @@ class Arcion(Codec):
     def declared(self, change: Change) -> Column:
         """The columns as its schemas have them; those of the images where no more is known."""
         c = change
-        there = kernel.inferred(self._image(c["before"], c["columns"]), self._image(c["after"], c["columns"]))
+        known = kernel.completed(c["columns"], c["old"], c["new"])
         keys = F.coalesce(F.map_keys(c["key"]), F.array().cast("array<string>"))
         types = {**TYPES, "*": "string"}
-        return F.when(c["op"].isin(*Op.ROWS), kernel.typed(kernel.merge(c["columns"], there), types, {}, keys))
+        return F.when(c["op"].isin(*Op.ROWS), kernel.typed(known, types, {}, keys))
+
+    def told(self, change: Change) -> Change:
+        """With both images to write."""
+        c = super().told(change)
+        return {**c, "old": self._image(c["before"], c["columns"]), "new": self._image(c["after"], c["columns"])}
 
     def _image(self, image: Column, columns: Column) -> Column:
         native = {"integer": "NUMBER", "float": "NUMBER", "boolean": "BOOLEAN"} if self.dialect == "D" else {}
@@ -277,7 +282,7 @@ class Arcion(Codec):
     def parts(self, change: Change) -> Column:
         d, t, i, whole = (F.lit(word) for word in ("delete", "tombstone", "insert", ""))
         return (
-            F.when(F.col(MOVED), F.array(d, t, i))
+            F.when(moved(change), F.array(d, t, i))
             .when(change["op"] == Op.DELETE, F.array(whole, t))
             .otherwise(F.array(whole))
         )
@@ -328,8 +333,8 @@ class Arcion(Codec):
             ],
         }
         payload = F.struct(
-            self._or_empty(F.when(c["op"] != Op.INSERT, c["before"]), c).alias("before"),
-            self._or_empty(F.when(c["op"] != Op.DELETE, c["after"]), c).alias("after"),
+            self._or_empty(F.when(c["op"] != Op.INSERT, c["old"])).alias("before"),
+            self._or_empty(F.when(c["op"] != Op.DELETE, c["new"])).alias("after"),
             source_block.alias("source"),
             (F.upper(c["op"]) if self.dialect == "A" else word).alias("op"),
             self._number(c["produced_at"]).alias("ts_ms"),
@@ -344,10 +349,12 @@ class Arcion(Codec):
         value = F.when(part == "tombstone", tombstone).otherwise(kernel.write(payload))
         return self._key(c, columns, place), value
 
-    def _or_empty(self, image: Column, c: Change) -> Column:
+    def _or_empty(self, image: Column) -> Column:
+        """The later editions write {} for an image that is not there."""
         if self.dialect != "D":
-            return self._image(image, c["columns"])
-        return self._image(F.coalesce(image, F.create_map().cast("map<string,string>")), c["columns"])
+            return image
+        empty = F.create_map().cast("map<string,string>")
+        return F.coalesce(image, F.struct(empty.alias("values"), F.lit("").alias("kinds")))
 
     def _number(self, moment: Column, zone: str = "UTC") -> Column:
         """BIGINT: milliseconds; microseconds in the edition of 2022."""

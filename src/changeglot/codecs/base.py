@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from changeglot import kernel
-from changeglot.model import CHANGE, Change, Op, group
+from changeglot.model import CHANGE, Change, Op
 from changeglot.tables import Tables
 
 #: A message's columns, `key` and `value`, or the columns of a stage by name.
@@ -38,8 +38,9 @@ class Codec(ABC):
     """A message format as expressions. Knows no session, no DataFrame and no transport.
 
     Decoding goes in stages, each a `select` of its own, so that Spark parses once and generates code for all of it:
-    body (what was read), rows (where a message holds many), columns, images, change or problem. Encoding: declared
-    (the columns as the format wants them), parts (where a change needs several messages), message.
+    body (what was read), rows (where a message holds many), columns, images, change or problem. Encoding: told (what
+    is asked for more than once), parts (where a change needs several messages), declared (the columns as the format
+    wants them), message.
     """
 
     name: ClassVar[str]
@@ -115,6 +116,10 @@ class Codec(ABC):
         """ARRAY<STRING>: a word for each message that the change needs; None if always one."""
         return None
 
+    def told(self, change: Change) -> Change:
+        """The change with what the message and the losses both ask for: `old` and `new` are images to write."""
+        return {**change, "moved": moved(change)}
+
     @abstractmethod
     def message(self, change: Change, columns: Column, part: Column, whole: Change) -> tuple[Column, Column]:
         """Key and value, BINARY, of a change that the format tells; of one in parts, `change` is the part."""
@@ -128,12 +133,10 @@ def key_after(change: Change) -> Column:
     return kernel.pick(change["after"], change["key"], F.map_keys(change["key"]))
 
 
-#: The column in which encode keeps what moved() says.
-MOVED = "__moved"
-
-
 def moved(change: Change) -> Column:
     """BOOLEAN, never NULL: does an update change the row's key?"""
+    if "moved" in change:
+        return change["moved"]
     there = (change["op"] == Op.UPDATE) & change["key"].isNotNull() & change["after"].isNotNull()
     return F.coalesce(there & (F.size(kernel.differ(change["key"], key_after(change))) > 0), F.lit(False))
 
@@ -145,8 +148,9 @@ def half(change: Change, part: Column) -> Change:
         **change,
         "op": F.when(removes, Op.DELETE).when(adds, Op.INSERT).otherwise(change["op"]),
         "key": F.when(adds, key_after(change)).otherwise(change["key"]),
-        "before": F.when(~adds, change["before"]),
-        "after": F.when(~removes, change["after"]),
+        **{name: F.when(~adds, change[name]) for name in ("before", "old") if name in change},
+        **{name: F.when(~removes, change[name]) for name in ("after", "new") if name in change},
+        "moved": F.lit(False),
     }
 
 
@@ -166,12 +170,11 @@ def own_words(*prefixes: str) -> Callable[[Change], Column]:
 
 
 def lost(codec: Codec, change: Change) -> Column:
-    """ARRAY<STRING>: fields of this change that the format does not carry; `op` if it has no word for it."""
+    """ARRAY<STRING>: fields of this change, as told, that the format does not carry; `op` if it has no word for it."""
+    now = F.struct(*(part_of(change, loss.field).alias(loss.field) for loss in codec.losses))
+    then = F.struct(*(loss.becomes(change).cast(type_of(loss.field)).alias(loss.field) for loss in codec.losses))
     spoken = F.coalesce(codec.tells(change), F.lit(False))
-    gone = [F.when(~differs(loss, change), None).otherwise(F.lit(loss.field)) for loss in codec.losses]
-    fields = F.concat_ws(",", *gone)
-    none = F.array().cast("array<string>")
-    return F.when(~spoken, F.array(F.lit("op"))).when(fields == "", none).otherwise(F.split(fields, ","))
+    return F.when(spoken, kernel.unlike(now, then)).otherwise(F.array(F.lit("op")))
 
 
 def part_of(change: Change, path: str) -> Column:
@@ -183,15 +186,10 @@ def part_of(change: Change, path: str) -> Column:
     return value
 
 
-def differs(loss: Loss, change: Change) -> Column:
-    """BOOLEAN, never NULL: is the field another one after a round trip?"""
-    now, then = part_of(change, loss.field), loss.becomes(change)
-    if CHANGE[loss.field.split(".")[0]].dataType.typeName() == "map":
-        then = then.cast("map<string,string>")
-        same = F.coalesce(F.size(kernel.differ(then, now)), F.lit(0)) == 0
-        back = F.coalesce(F.size(kernel.differ(now, then)), F.lit(0)) == 0
-        return (now.isNull() != then.isNull()) | ~(same & back)
-    if isinstance(kind := CHANGE[loss.field].dataType if loss.field in CHANGE.names else None, T.StructType):
-        # A struct of nothing is nothing.
-        then = F.coalesce(then.cast(kind), group(loss.field))
-    return ~now.eqNullSafe(then)
+def type_of(path: str) -> T.DataType:
+    """The type of a field of the change, as part_of has it."""
+    kind: T.DataType = CHANGE
+    for name in path.split("."):
+        assert isinstance(kind, T.StructType)
+        kind = kind[name].dataType
+    return kind

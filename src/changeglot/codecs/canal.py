@@ -131,7 +131,7 @@ class Canal(Codec):
     def columns(self, body: Stage, row: Column, op: Column) -> Column:
         b = body["body"]
         declared = kernel.merge(b["mysqlType"], b["sqlType"])
-        found = kernel.merge(declared, kernel.inferred(row, self._former(body)))
+        found = kernel.completed(declared, row, self._former(body))
         return self.tables.complete(found, _relation(b))
 
     def images(self, body: Stage, row: Column, op: Column, columns: Column) -> tuple[Column, Column]:
@@ -200,6 +200,14 @@ class Canal(Codec):
             )
         )
 
+    def told(self, change: Change) -> Change:
+        """With what stands in `data` and in `old`, as images to write."""
+        c = super().told(change)
+        is_row, native = c["op"].isin(*Op.ROWS), self._as_native(c)
+        data = F.when(c["op"] == Op.DELETE, F.coalesce(c["before"], c["key"])).when(is_row, c["after"])
+        old = F.when(_tells_old(c), kernel.differ(c["after"], c["before"]))
+        return {**c, **{n: self._spelled(native, image, c["columns"]) for n, image in (("data", data), ("old", old))}}
+
     def declared(self, change: Change) -> Column:
         none = F.lit(None).cast("array<string>")
         return kernel.typed(change["columns"], values.NAMED, values.codes(), none)
@@ -207,8 +215,6 @@ class Canal(Codec):
     def message(self, change: Change, columns: Column, part: Column, whole: Change) -> tuple[Column, Column]:
         c, extra = change, change["extra"]
         is_row = c["op"].isin(*Op.ROWS)
-        data, old = _told(c)
-        native = self._as_native(c)
         word = F.coalesce(
             F.when((c["op"] == Op.INSERT) & (c["phase"] == Phase.SNAPSHOT), F.lit("ROW")),
             F.when(c["op"] == Op.DDL, ddl_word(c["statement"])),
@@ -219,9 +225,9 @@ class Canal(Codec):
         value = F.struct(
             c["relation"]["database"].alias("database"),
             F.when(is_row, columns).alias("sqlType@jdbc"),
-            F.when(is_row, F.array(self._spelled(native, data, columns))).alias("data"),
+            F.when(is_row, F.array(c["data"])).alias("data"),
             F.when(is_row, F.map_keys(c["key"])).alias("pkNames"),
-            F.when(old.isNotNull(), F.array(self._spelled(native, old, columns))).alias("old"),
+            F.when(c["old"].isNotNull(), F.array(c["old"])).alias("old"),
             F.when(is_row, columns).alias("mysqlType@type"),
             F.coalesce(raw(extra, "canal.type"), json_text(word).cast("binary")).alias("type"),
             c["relation"]["table"].alias("table"),
@@ -243,9 +249,8 @@ class Canal(Codec):
         return F.coalesce(came, F.lit(False)) | F.lit(self.dialect == "native")
 
     def _columns(self, c: Change) -> Column:
-        data, old = (self._spelled(self._as_native(c), image, c["columns"]) for image in _told(c))
         declared = kernel.facts(self.declared(c), "type!", "jdbc", "json")
-        return F.when(c["op"].isin(*Op.ROWS), kernel.merge(declared, kernel.inferred(data, old)))
+        return F.when(c["op"].isin(*Op.ROWS), kernel.completed(declared, c["data"], c["old"]))
 
     def _spelled(self, is_native: Column, image: Column, columns: Column) -> Column:
         oms = kernel.spelled(image, columns, values.rules(values.OCEANBASE))
@@ -267,18 +272,14 @@ def _phase(c: Change) -> Column:
 
 def _before(c: Change) -> Column:
     """A delete's row, or its key; an update's, if it is known as far as the new one is."""
+    updated = F.when(_tells_old(c), kernel.overlay(c["after"], c["before"]))
+    return F.when(c["op"] == Op.DELETE, F.coalesce(c["before"], c["key"])).otherwise(updated)
+
+
+def _tells_old(c: Change) -> Column:
+    """BOOLEAN: old values that are not known must not be told as unchanged ones; but a key change must be told."""
     known = c["before"].isNotNull() & (kernel.covers(c["before"], c["after"]) | moved(c))
-    updated = F.when(known, kernel.overlay(c["after"], c["before"]))
-    return F.when(c["op"] == Op.DELETE, F.coalesce(c["before"], c["key"])).when(c["op"] == Op.UPDATE, updated)
-
-
-def _told(c: Change) -> tuple[Column, Column]:
-    """What stands in data and in old."""
-    is_row = c["op"].isin(*Op.ROWS)
-    data = F.when(c["op"] == Op.DELETE, F.coalesce(c["before"], c["key"])).when(is_row, c["after"])
-    # Old values that are not known must not be told as unchanged ones; but a key change must be told.
-    told = (c["op"] == Op.UPDATE) & c["before"].isNotNull() & (kernel.covers(c["before"], c["after"]) | moved(c))
-    return data, F.when(told, kernel.differ(c["after"], c["before"]))
+    return (c["op"] == Op.UPDATE) & known
 
 
 def _extra(c: Change) -> Column:

@@ -99,7 +99,7 @@ class Dataworks(Codec):
     def _types(self, c: Change) -> Column:
         declared = kernel.facts(self.declared(c), "type", "json")
         before, after = (kernel.spelled(image, c["columns"], self._rules()) for image in (_old(c), c["after"]))
-        return F.when(c["op"].isin(*Op.ROWS), kernel.merge(declared, kernel.inferred(before, after)))
+        return F.when(c["op"].isin(*Op.ROWS), kernel.completed(declared, before, after))
 
     def _rules(self) -> dict[str, str]:
         stamp = "EPOCH_OR_MILLIS" if self.times == "text" else "MILLIS_OR_EPOCH"
@@ -123,7 +123,7 @@ class Dataworks(Codec):
     def columns(self, body: Stage, row: Column, op: Column) -> Column:
         schema = body["body"]["schema"]
         declared = F.coalesce(schema["column"], schema["dataColumn"])
-        found = kernel.merge(declared, kernel.inferred(body["before"], body["after"]))
+        found = kernel.completed(declared, body["before"], body["after"])
         return self.tables.complete(found, self._relation(body))
 
     def images(self, body: Stage, row: Column, op: Column, columns: Column) -> tuple[Column, Column]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,7 +10,6 @@ from pyspark.sql import functions as F
 
 from changeglot import kernel, values
 from changeglot.codecs.base import (
-    MOVED,
     Codec,
     Loss,
     Stage,
@@ -69,8 +67,8 @@ class Electric(Codec):
                 "values without names; the names come from tables, or from a delete's value",
                 self._named_key,
             ),
-            Loss("before", f"{self._before_why()}; {_VALUES}", self._respelled(self._before)),
-            Loss("after", f"{self._after_why()}; {_VALUES}", self._respelled(self._after)),
+            Loss("before", f"{self._before_why()}; {_VALUES}", lambda c: c["was"]),
+            Loss("after", f"{self._after_why()}; {_VALUES}", lambda c: c["is"]),
             Loss("columns", "no types: they come from tables", self._known_columns),
             Loss("position", "two numbers, the second is the order in the transaction", _position),
             Loss("transaction", "of a row change only; an order is wanted by `last`", _transaction),
@@ -84,14 +82,12 @@ class Electric(Codec):
             ),
         )
 
-    def _respelled(self, image: Callable[[Change], Column]) -> Callable[[Change], Column]:
+    def _respelled(self, image: Column, c: Change) -> Column:
         """What is read of values that are written: without the types that they were written by."""
-
-        def kept(c: Change) -> Column:
-            read = kernel.canonical(_spelled(image(c), c), self._known_columns(c), values.rules(SPELLING, kinds=False))
-            return read["values"]
-
-        return kept
+        written = _spelled(image, c)
+        if not self.tables.has_columns:
+            return written["values"]
+        return kernel.canonical(written, self._known_columns(c), values.rules(SPELLING, kinds=False))["values"]
 
     def _after_why(self) -> str:
         return "of an insert or update only" if self.replica == "full" else "key and changed columns"
@@ -116,12 +112,14 @@ class Electric(Codec):
         return F.when(c["op"].isin(Op.INSERT, Op.UPDATE), self._value(c))
 
     def _named_key(self, c: Change) -> Column:
-        names = self.tables.key_of(_relation(c))
-        before, after = self._respelled(self._before)(c), self._respelled(self._after)(c)
+        """MAP: the key that is read, if the names of its columns are known."""
         written = F.when(c["key"].isNull(), c["extra"]["electric/key"])
         parts = F.coalesce(F.size(_parts(written)) - 1, F.size(_identity(c)))
-        told = F.when(c["op"] == Op.DELETE, F.when(F.size(before) == parts, before))
-        return F.when(c["op"].isin(*Op.ROWS), F.coalesce(kernel.pick(before, after, names), told))
+        whole = F.when((c["op"] == Op.DELETE) & (F.size(c["was"]) == parts), c["was"])
+        if not self.tables.has_keys:
+            return whole
+        named = kernel.pick(c["was"], c["is"], self.tables.key_of(_relation(c)))
+        return F.when(c["op"].isin(*Op.ROWS), F.coalesce(named, whole))
 
     def _extra(self, c: Change) -> Column:
         nameless = c["op"].isin(*Op.ROWS) & self._named_key(c).isNull()
@@ -214,9 +212,14 @@ class Electric(Codec):
             .when(bad_lsn, F.lit("headers.lsn: expected a number"))
         )
 
+    def told(self, change: Change) -> Change:
+        """With both images as they are read of what is written."""
+        c = super().told(change)
+        return {**c, "was": self._respelled(self._before(c), c), "is": self._respelled(self._after(c), c)}
+
     def parts(self, change: Change) -> Column:
         two = F.array(F.lit("delete"), F.lit("insert"))
-        return F.when(F.col(MOVED), two).otherwise(F.array(F.lit("")))
+        return F.when(moved(change), two).otherwise(F.array(F.lit("")))
 
     def _value(self, c: Change) -> Column:
         """MAP: what stands in `value`."""

@@ -126,8 +126,8 @@ class Oms(Codec):
 
         def kept(c: Change) -> Column:
             types = self._columns_loss()[1](c)
-            image = _old(c) if field == "before" else c[field]
-            read = kernel.canonical(self._image(image, c), types, values.rules(values.OCEANBASE))
+            image = self._image(c["key"], c) if field == "key" else c["old" if field == "before" else "new"]
+            read = kernel.canonical(image, types, values.rules(values.OCEANBASE))
             return F.when(c["op"].isin(*ops), read["values"])
 
         return kept
@@ -136,8 +136,7 @@ class Oms(Codec):
         return "no types: the JSON kinds of the values remain", self._kinds
 
     def _kinds(self, c: Change) -> Column:
-        before, after = self._image(_old(c), c), self._image(c["after"], c)
-        found = F.when(c["op"].isin(*Op.ROWS), kernel.inferred(before, after))
+        found = F.when(c["op"].isin(*Op.ROWS), kernel.completed(None, c["old"], c["new"]))
         return self.tables.complete(found, c["relation"])
 
     def detect(self, seen: Column) -> Column:
@@ -156,7 +155,7 @@ class Oms(Codec):
     def columns(self, body: Stage, row: Column, op: Column) -> Column:
         post, prev = body["body"]["postStruct"], body["body"]["prevStruct"]
         declared = kernel.merge(post["types"], prev["types"])
-        found = F.when(op != Op.DDL, kernel.merge(declared, kernel.inferred(prev["row"], post["row"])))
+        found = F.when(op != Op.DDL, kernel.completed(declared, prev["row"], post["row"]))
         return self.tables.complete(found, self._relation(body))
 
     def images(self, body: Stage, row: Column, op: Column, columns: Column) -> tuple[Column, Column]:
@@ -233,6 +232,11 @@ class Oms(Codec):
         known = kernel.typed(change["columns"], upper, {}, F.lit(None).cast("array<string>"))
         return F.when(change["op"].isin(Op.DDL, Op.TRUNCATE), _ddl_columns()).otherwise(known)
 
+    def told(self, change: Change) -> Change:
+        """With both images to write."""
+        c = super().told(change)
+        return {**c, "old": self._image(_old(c), c), "new": self._image(c["after"], c)}
+
     def _image(self, image: Column, change: Change) -> Column:
         return kernel.spelled(image, change["columns"], values.rules(values.OCEANBASE))
 
@@ -242,10 +246,10 @@ class Oms(Codec):
         is_ddl = c["op"].isin(Op.DDL, Op.TRUNCATE)
         key = F.when(c["op"] == Op.UPDATE, key_after(c)).when(c["op"].isin(*Op.ROWS), c["key"])
         tenant = F.when(kind.isin(*_OCEANBASE), r["tenant"])
-        before = F.when(c["op"].isin(Op.UPDATE, Op.DELETE), _old(c))
+        before = F.when(c["op"].isin(Op.UPDATE, Op.DELETE), c["old"])
         # A DDL statement stands where a row would, as its only column.
-        statement = F.create_map(F.lit("ddl"), c["statement"])
-        after = F.when(is_ddl, statement).when(c["op"].isin(Op.INSERT, Op.UPDATE), c["after"])
+        statement = self._image(F.create_map(F.lit("ddl"), c["statement"]), c)
+        after = F.when(is_ddl, statement).when(c["op"].isin(Op.INSERT, Op.UPDATE), c["new"])
         word = F.when((c["op"] == Op.INSERT) & (c["phase"] == Phase.SNAPSHOT), F.lit("ROW")).otherwise(
             lookup(WORDS, c["op"])
         )
@@ -269,17 +273,17 @@ class Oms(Codec):
             extra.alias(f"*{name}."),
         )
         value = F.struct(
-            self._struct(before, c, columns).alias("prevStruct"),
-            self._struct(after, c, columns).alias("postStruct"),
+            self._struct(before, columns).alias("prevStruct"),
+            self._struct(after, columns).alias("postStruct"),
             meta.alias("allMetaData"),
             F.coalesce(raw(extra, f"{name}.recordType"), json_text(word).cast("binary")).alias("recordType"),
             extra.alias(f"*{name}/"),
         )
         return F.lit(None).cast("binary"), kernel.write(value)
 
-    def _struct(self, image: Column, c: Change, columns: Column) -> Column:
+    def _struct(self, image: Column, columns: Column) -> Column:
         """STRUCT of the image; of the typed form with the types beside it."""
-        members = [self._image(image, c).alias("*")]
+        members = [image.alias("*")]
         if self.typed:
             known = F.coalesce(columns, F.array().cast(COLUMNS))
             members.append(F.when(image.isNotNull(), known).alias("__light_type@{schemaType=type}"))

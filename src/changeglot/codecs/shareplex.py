@@ -90,7 +90,7 @@ class Shareplex(Codec):
         data, key = self._told(c)
         none = F.lit(None).cast("map<string,string>")
         data = F.when(c["op"].isin(*Op.ROWS), data).otherwise(none)
-        found = kernel.inferred(self._image(key, c), self._image(data, c))
+        found = kernel.completed(None, self._image(key, c), self._image(data, c))
         return self.tables.complete(F.when(c["op"].isin(*Op.ROWS), found), _relation(c))
 
     def _extra(self, c: Change) -> Column:
@@ -110,7 +110,7 @@ class Shareplex(Codec):
 
     def columns(self, body: Stage, row: Column, op: Column) -> Column:
         b = body["body"]
-        found = F.when(op.isin(*Op.ROWS), kernel.inferred(b["key"], b["data"]))
+        found = F.when(op.isin(*Op.ROWS), kernel.completed(None, b["key"], b["data"]))
         return self.tables.complete(found, self._relation_of(body))
 
     def images(self, body: Stage, row: Column, op: Column, columns: Column) -> tuple[Column, Column]:

@@ -21,6 +21,8 @@ CATALOG = "changeglot"
 IMAGE = "STRUCT<values: MAP<STRING, STRING>, kinds: STRING>"
 KIND = "STRUCT<kind: STRING>"
 VALUE = "STRUCT<kind: STRING, text: STRING>"
+#: What is known of a row's columns.
+COLUMNS = "ARRAY<STRUCT<name: STRING, type: STRING, jdbc: INT, nullable: BOOLEAN, json: STRING>>"
 
 
 def settings() -> dict[str, str]:
@@ -51,8 +53,8 @@ def _call(name: str, *arguments: Column) -> Column:
 
 
 def table(words: Mapping[str, str]) -> Column:
-    """A constant MAP<STRING, STRING>."""
-    return F.create_map(*(F.lit(part) for item in words.items() for part in item)).cast("map<string,string>")
+    """A constant table of words, as one text: a literal is cheap to plan with, a map of hundreds is not."""
+    return F.lit("\n".join(f"{word}\t{meaning}" for word, meaning in words.items()))
 
 
 def read(message: Column, shape: str) -> Column:
@@ -126,9 +128,10 @@ def typed(columns: Column, types: Mapping[str, str], codes: Mapping[str, str], k
     return _call("typed", columns, table(types), table(codes), keys)
 
 
-def inferred(first: Column, second: Column) -> Column:
-    """COLUMNS of IMAGEs without types: their names, and the JSON kinds of their values."""
-    return _call("inferred", first, second)
+def completed(columns: Column | None, first: Column, second: Column) -> Column:
+    """COLUMNS; where they have no type, what two IMAGEs tell of them: their names, and the JSON kinds of the values."""
+    known = F.lit(None).cast(COLUMNS) if columns is None else columns
+    return _call("completed", known, first, second)
 
 
 def only(columns: Column, names: Column) -> Column:
@@ -149,3 +152,8 @@ def prefixed(values: Column, *prefixes: str) -> Column:
 def joined(texts: Column, *, quote: str, separator: str, escaped: str, escape: str, null: str) -> Column:
     """STRING: the texts in quotes, joined, `escaped` in them replaced by `escape`; `null` for a NULL."""
     return _call("joined", texts, F.array(*map(F.lit, (quote, separator, escaped, escape, null))))
+
+
+def unlike(first: Column, second: Column) -> Column:
+    """ARRAY<STRING>: the names of the fields in which two STRUCTs of one type differ; of nothing but NULL is NULL."""
+    return _call("unlike", first, second)

@@ -1,10 +1,12 @@
 package io.changeglot.kernel;
 
 import java.util.Arrays;
+import org.apache.spark.sql.catalyst.expressions.UnsafeArrayData;
 import org.apache.spark.sql.catalyst.expressions.UnsafeMapData;
 import org.apache.spark.sql.catalyst.util.ArrayData;
 import org.apache.spark.sql.catalyst.util.MapData;
 import org.apache.spark.unsafe.Platform;
+import org.apache.spark.unsafe.array.ByteArrayMethods;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
@@ -125,9 +127,26 @@ final class Image {
   }
 
   static int find(ArrayData names, UTF8String name) {
-    for (int i = 0, n = names.numElements(); i < n; i++) {
-      if (name.equals(names.getUTF8String(i))) return i;
+    return find(names, name, 0);
+  }
+
+  /** Where the name stands, or -1; looked for from `likely` on, and then before it. */
+  static int find(ArrayData names, UTF8String name, int likely) {
+    int n = names.numElements();
+    for (int k = 0; k < n; k++) {
+      int i = likely + k < n ? likely + k : (likely + k) % n;
+      if (is(names, i, name)) return i;
     }
     return -1;
+  }
+
+  private static boolean is(ArrayData names, int i, UTF8String name) {
+    if (!(names instanceof UnsafeArrayData)) return name.equals(names.getUTF8String(i));
+    // The same without an object for each name that is looked at.
+    UnsafeArrayData block = (UnsafeArrayData) names;
+    long place = block.getLong(i);
+    int size = (int) place;
+    return size == name.numBytes() && !block.isNullAt(i) && ByteArrayMethods.arrayEquals(
+        block.getBaseObject(), block.getBaseOffset() + (place >>> 32), name.getBaseObject(), name.getBaseOffset(), size);
   }
 }

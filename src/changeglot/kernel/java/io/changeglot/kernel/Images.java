@@ -61,7 +61,7 @@ final class Images {
     return Arrays.equals(bytes(a), known);
   }
 
-  private Plan plan(ArrayData names, ArrayData columns, MapData table) {
+  private Plan plan(ArrayData names, ArrayData columns, UTF8String table) {
     for (int i = 0; i < planCount; i++) {
       Plan p = plans[i];
       if (same(p.columns, columns) && same(p.names, names)) {
@@ -98,11 +98,10 @@ final class Images {
 
   static final int COLUMN_FIELDS = 5;
 
-  private static HashMap<String, String> table(MapData map) {
+  /** A table comes as text, a line for each word: the word, a tab, what it means. */
+  private static HashMap<String, String> table(UTF8String text) {
     HashMap<String, String> out = new HashMap<>();
-    for (int i = 0; i < map.numElements(); i++) {
-      out.put(map.keyArray().getUTF8String(i).toString(), map.valueArray().getUTF8String(i).toString());
-    }
+    text.toString().lines().map(line -> line.split("\t", 2)).forEach(pair -> out.put(pair[0], pair[1]));
     return out;
   }
 
@@ -135,7 +134,7 @@ final class Images {
   }
 
   /** STRUCT of values and problem: an image as it was read, in canonical text. */
-  InternalRow canonical(InternalRow image, ArrayData columns, MapData table) {
+  InternalRow canonical(InternalRow image, ArrayData columns, UTF8String table) {
     if (image == null) return null;
     MapData values = image.getMap(0);
     if (columns == null || columns.numElements() == 0) return new GenericInternalRow(new Object[] {values, null});
@@ -167,7 +166,7 @@ final class Images {
   }
 
   /** An image of canonical values as it is to be written: STRUCT of values and kinds. */
-  InternalRow spelled(MapData values, ArrayData columns, MapData table) {
+  InternalRow spelled(MapData values, ArrayData columns, UTF8String table) {
     if (values == null) return null;
     ArrayData names = values.keyArray(), texts = values.valueArray();
     int n = names.numElements();
@@ -197,9 +196,10 @@ final class Images {
     int[] from = new int[n];
     int fresh = 0;
     boolean[] used = new boolean[m];
-    for (int j = 0; j < m; j++) {
-      int i = Image.find(names, top.getUTF8String(j));
+    for (int j = 0, last = -1; j < m; j++) {
+      int i = Image.find(names, top.getUTF8String(j), last + 1);
       if (i >= 0) {
+        last = i;
         from[i] = j + 1;
         used[j] = true;
       } else {
@@ -241,10 +241,10 @@ final class Images {
     for (int i = 0; i < n; i++) {
       if (wanted.isNullAt(i)) return null;
       UTF8String name = wanted.getUTF8String(i);
-      int at = first == null ? -1 : find(first.keyArray(), name, i);
+      int at = first == null ? -1 : Image.find(first.keyArray(), name, i);
       MapData in = first;
       if (at < 0 && second != null) {
-        at = find(second.keyArray(), name, i);
+        at = Image.find(second.keyArray(), name, i);
         in = second;
       }
       if (at < 0) return null;
@@ -260,16 +260,11 @@ final class Images {
   boolean covers(MapData image, MapData other) {
     if (image == null || other == null) return image != null;
     ArrayData names = image.keyArray(), needed = other.keyArray();
-    for (int i = 0, n = needed.numElements(); i < n; i++) {
-      if (find(names, needed.getUTF8String(i), i) < 0) return false;
+    for (int i = 0, n = needed.numElements(), at = -1; i < n; i++) {
+      at = Image.find(names, needed.getUTF8String(i), at + 1);
+      if (at < 0) return false;
     }
     return true;
-  }
-
-  /** Where the name stands; most often at the same place. */
-  private static int find(ArrayData names, UTF8String name, int likely) {
-    if (likely < names.numElements() && name.equals(names.getUTF8String(likely))) return likely;
-    return Image.find(names, name);
   }
 
   /** The entries of `other` that `base` has not, or has with another value. */
@@ -280,7 +275,7 @@ final class Images {
     int[] kept = new int[n];
     for (int i = 0; i < n; i++) {
       UTF8String name = names.getUTF8String(i);
-      int at = find(baseNames, name, i);
+      int at = Image.find(baseNames, name, i);
       if (at >= 0) {
         UTF8String a = Image.text(values, i), b = Image.text(baseValues, at);
         if (a == null ? b == null : a.equals(b)) continue;
@@ -310,15 +305,23 @@ final class Images {
 
   /** The values with each text that is not NULL under its name; NULL if there are none at all. */
   MapData note(MapData values, ArrayData names, ArrayData texts) {
-    int n = names.numElements(), kept = 0;
-    for (int i = 0; i < n; i++) if (!texts.isNullAt(i)) kept++;
-    if (kept == 0) return values;
+    int n = names.numElements(), m = values == null ? 0 : values.numElements(), fresh = 0, noted = 0;
+    int[] over = new int[m], added = new int[n];
+    for (int i = 0; i < n; i++) {
+      if (texts.isNullAt(i)) continue;
+      noted++;
+      int at = m == 0 ? -1 : Image.find(values.keyArray(), names.getUTF8String(i));
+      if (at < 0) added[fresh++] = i;
+      else over[at] = i + 1;
+    }
+    if (noted == 0) return values;
     out.begin();
-    for (int i = 0; i < n; i++) if (!texts.isNullAt(i)) out.add(names.getUTF8String(i));
+    for (int i = 0; i < m; i++) out.add(values.keyArray().getUTF8String(i));
+    for (int i = 0; i < fresh; i++) out.add(names.getUTF8String(added[i]));
     out.beginValues();
-    for (int i = 0; i < n; i++) if (!texts.isNullAt(i)) out.add(texts.getUTF8String(i));
-    MapData notes = out.map();
-    return values == null ? notes : (MapData) overlay(values, null, notes, null);
+    for (int i = 0; i < m; i++) out.add(over[i] > 0 ? texts.getUTF8String(over[i] - 1) : Image.text(values.valueArray(), i));
+    for (int i = 0; i < fresh; i++) out.add(texts.getUTF8String(added[i]));
+    return out.map();
   }
 
   /** The values whose names begin with one of the prefixes; NULL if none does. */
@@ -422,7 +425,7 @@ final class Images {
    * The columns with the types that the first table gives them (`*` stands for any other), the JDBC codes of the second where they have none, and
    * nullable unless they are among the keys, where that is not known.
    */
-  ArrayData typed(ArrayData columns, MapData types, MapData jdbc, ArrayData keys, DataType type) {
+  ArrayData typed(ArrayData columns, UTF8String types, UTF8String jdbc, ArrayData keys, DataType type) {
     if (columns == null) return null;
     ArrayData result = find(columns, keys);
     if (result != null) return result;
@@ -490,8 +493,37 @@ final class Images {
 
   /** The columns of one or two images that came without types: names, and the JSON kinds of their values. */
   ArrayData inferred(InternalRow first, InternalRow second, DataType type) {
-    ArrayData a = inferred(first, type), b = inferred(second, type);
-    return merge(a, b, type);
+    ArrayData a = inferred(first, type);
+    return tells(first, second) ? a : merge(a, inferred(second, type), type);
+  }
+
+  /** The columns, with what one or two images tell of those that have no type. */
+  ArrayData completed(ArrayData columns, InternalRow first, InternalRow second, DataType type) {
+    if (declares(columns, first, second) || declares(columns, second, first)) return columns;
+    return merge(columns, inferred(first, second, type), type);
+  }
+
+  /** True if the columns are those of the image, in its order, all have types, and the other image has no more. */
+  private boolean declares(ArrayData columns, InternalRow image, InternalRow other) {
+    if (columns == null || image == null) return false;
+    ArrayData names = image.getMap(0).keyArray();
+    int n = columns.numElements();
+    if (names.numElements() != n) return false;
+    for (int i = 0; i < n; i++) {
+      if (columns.isNullAt(i)) return false;
+      InternalRow column = columns.getStruct(i, COLUMN_FIELDS);
+      if (column.isNullAt(0) || (column.isNullAt(1) && column.isNullAt(2)) || !column.isNullAt(4)) return false;
+      if (!column.getUTF8String(0).equals(names.getUTF8String(i))) return false;
+    }
+    return other == null || covers(image.getMap(0), other.getMap(0));
+  }
+
+  /** True if the first image has a value under every name of the second: it then tells all of its kinds. */
+  private boolean tells(InternalRow first, InternalRow second) {
+    if (first == null || second == null) return second == null;
+    UTF8String letters = first.getUTF8String(1);
+    for (int i = 0, n = letters.numBytes(); i < n; i++) if (letters.getByte(i) == 'z') return false;
+    return covers(first.getMap(0), second.getMap(0));
   }
 
   private final Memo kindsMemo = new Memo();

@@ -51,7 +51,8 @@ public final class Kernel implements FunctionCatalog {
       Map.entry("facts", Facts::new),
       Map.entry("prefixed", Prefixed::new),
       Map.entry("joined", Joined::new),
-      Map.entry("inferred", Inferred::new)));
+      Map.entry("unlike", Unlike::new),
+      Map.entry("completed", Completed::new)));
 
   private static boolean isMap(StructType arguments) {
     for (StructField f : arguments.fields()) if (f.dataType() instanceof MapType) return true;
@@ -232,7 +233,7 @@ public final class Kernel implements FunctionCatalog {
     }
 
     public InternalRow invoke(InternalRow a) {
-      return state().canonical(row(a, 0, 2), array(a, 1), map(a, 2));
+      return state().canonical(row(a, 0, 2), array(a, 1), a.getUTF8String(2));
     }
   }
 
@@ -243,7 +244,7 @@ public final class Kernel implements FunctionCatalog {
     }
 
     public InternalRow invoke(InternalRow a) {
-      return state().spelled(map(a, 0), array(a, 1), map(a, 2));
+      return state().spelled(map(a, 0), array(a, 1), a.getUTF8String(2));
     }
   }
 
@@ -377,7 +378,7 @@ public final class Kernel implements FunctionCatalog {
     }
 
     public ArrayData invoke(InternalRow a) {
-      return state().typed(array(a, 0), map(a, 1), map(a, 2), array(a, 3), COLUMNS);
+      return state().typed(array(a, 0), a.getUTF8String(1), a.getUTF8String(2), array(a, 3), COLUMNS);
     }
   }
 
@@ -441,14 +442,35 @@ public final class Kernel implements FunctionCatalog {
     }
   }
 
-  /** inferred(image, image): the columns of images without types: their names and JSON kinds. */
-  public static final class Inferred extends OfImages<ArrayData> {
-    Inferred(StructType types) {
+  /** unlike(struct, struct): the names of the fields in which they differ. */
+  public static final class Unlike extends Bound<ArrayData, Likeness> {
+    private final StructType type;
+
+    Unlike(StructType types) {
+      super(DataTypes.createArrayType(TEXT, true), types);
+      type = (StructType) types.fields()[0].dataType();
+      String one = type.catalogString(), other = types.fields()[1].dataType().catalogString();
+      if (!one.equals(other)) throw new UnsupportedOperationException("two types, " + one + " and " + other);
+    }
+
+    @Override
+    Likeness fresh() {
+      return new Likeness(type);
+    }
+
+    public ArrayData invoke(InternalRow a) {
+      return state().unlike(row(a, 0, type.length()), row(a, 1, type.length()));
+    }
+  }
+
+  /** completed(columns, image, image): the columns; of those without a type, what the images tell: names, JSON kinds. */
+  public static final class Completed extends OfImages<ArrayData> {
+    Completed(StructType types) {
       super(COLUMNS, types);
     }
 
     public ArrayData invoke(InternalRow a) {
-      return state().inferred(row(a, 0, 2), row(a, 1, 2), COLUMNS);
+      return state().completed(array(a, 0), row(a, 1, 2), row(a, 2, 2), COLUMNS);
     }
   }
 }

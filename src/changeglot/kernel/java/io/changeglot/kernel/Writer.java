@@ -34,11 +34,13 @@ final class Writer {
     boolean[] optional;
     byte[] spread;
 
-    /** Of `a@...`: the members to write of each struct and where they stand; what lists became. */
+    /** Of `a@...`: the members to write of each struct and where they stand. */
     byte[][] members;
     int[] places;
     boolean byName, nested;
-    final Memo lists = new Memo();
+
+    /** What lists became; what was seen to be JSON. */
+    final Memo known = new Memo();
 
     void list(String spec) {
       nested = spec.startsWith("{");
@@ -187,6 +189,19 @@ final class Writer {
     out[n++] = '"';
   }
 
+  /** A piece of JSON that may well be the same in the next message, such as a schema. */
+  private void json(Node node, byte[] text) {
+    if (text.length < 64 || !node.known.useful()) {
+      json(text);
+    } else if (node.known.find(text, 0, text.length) != null && node.known.length == text.length) {
+      put(text);
+    } else {
+      int from = n;
+      json(text);
+      if (n - from == text.length) node.known.keep(text.clone(), text);
+    }
+  }
+
   private void json(byte[] text) {
     if (check.holds(text, 0, text.length)) put(text);
     else string(text);
@@ -235,7 +250,7 @@ final class Writer {
   private void value(Node node, SpecializedGetters in, int i) {
     switch (node.form) {
       case TEXT: string(in.getUTF8String(i)); break;
-      case RAW: json(in.getBinary(i)); break;
+      case RAW: json(node, in.getBinary(i)); break;
       case LONG: put(Long.toString(in.getLong(i)).getBytes(StandardCharsets.US_ASCII)); break;
       case INT: put(Integer.toString(in.getInt(i)).getBytes(StandardCharsets.US_ASCII)); break;
       case BOOLEAN: put((in.getBoolean(i) ? "true" : "false").getBytes(StandardCharsets.US_ASCII)); break;
@@ -319,7 +334,7 @@ final class Writer {
   private byte[] signature = new byte[1024];
 
   private void remembered(Node node, ArrayData array) {
-    if (!(array instanceof UnsafeArrayData) || !node.lists.useful()) {
+    if (!(array instanceof UnsafeArrayData) || !node.known.useful()) {
       list(node, array);
       return;
     }
@@ -327,14 +342,14 @@ final class Writer {
     int size = a.getSizeInBytes();
     if (signature.length < size) signature = new byte[2 * size];
     Platform.copyMemory(a.getBaseObject(), a.getBaseOffset(), signature, Platform.BYTE_ARRAY_OFFSET, size);
-    Object known = node.lists.find(signature, 0, size);
-    if (known != null && node.lists.length == size) {
+    Object known = node.known.find(signature, 0, size);
+    if (known != null && node.known.length == size) {
       put((byte[]) known);
       return;
     }
     int from = n;
     list(node, array);
-    node.lists.keep(Arrays.copyOf(signature, size), Arrays.copyOfRange(out, from, n));
+    node.known.keep(Arrays.copyOf(signature, size), Arrays.copyOfRange(out, from, n));
   }
 
   private void list(Node node, ArrayData array) {
