@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from plan import FORMATS, TRANSLATIONS
+from plan import BARE, FORMATS, TRANSLATIONS
 from results import Measurement, Results
 
 HERE = Path(__file__).resolve().parent
@@ -96,7 +96,7 @@ TARGETS: tuple[Target, ...] = (
             "within",
             limit=3.0,
         )
-        for kind, to in TRANSLATIONS
+        for kind, to in (*TRANSLATIONS, ("canal", f"arcion {BARE}"))
     ),
 )
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from plan import FORMATS, TRANSLATIONS
+from plan import BARE, FORMATS, LOSSES, TRANSLATIONS
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -75,11 +75,16 @@ class Bench:
             f"decode {kind}, text": changeglot.decode(lines, format_),
             f"decode {kind} by auto, parquet": changeglot.decode(messages, "auto"),
         }
-        translated = {
+        told = {
             f"translate {kind} to {to}, parquet": changeglot.translate(messages, to, format_)
             for source, to in TRANSLATIONS
             if source == kind
         }
+        if (kind, "arcion") in TRANSLATIONS:
+            bare = changeglot.translate(messages, "arcion", format_, options={"arcion": {"schemas": False}})
+            told[f"translate {kind} to arcion {BARE}, parquet"] = bare
+        translated = {name: frame.drop("lost") for name, frame in told.items()}
+        translated |= {f"{name}, {LOSSES}": frame for name, frame in told.items()}
         for name, frame in {**frames, **decoded, **translated}.items():
             self.add(name, frame, rows, size)
         for name, frame in decoded.items():

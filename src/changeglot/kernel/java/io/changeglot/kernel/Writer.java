@@ -30,7 +30,8 @@ final class Writer {
     final Shape.Form form;
     final DataType type;
     Node[] fields;
-    byte[][] heads;
+    /** The members' names; and the same in quotes, with the colon. */
+    byte[][] heads, quoted;
     boolean[] optional;
     byte[] spread;
 
@@ -71,6 +72,7 @@ final class Writer {
         StructField[] all = ((StructType) type).fields();
         fields = new Node[all.length];
         heads = new byte[all.length][];
+        quoted = new byte[all.length][];
         optional = new boolean[all.length];
         for (int i = 0; i < all.length; i++) {
           String name = all[i].name();
@@ -86,6 +88,7 @@ final class Writer {
           }
           optional[i] = name.endsWith("?");
           heads[i] = (optional[i] ? name.substring(0, name.length() - 1) : name).getBytes(StandardCharsets.UTF_8);
+          quoted[i] = quoted(heads[i]);
         }
       } else if (type instanceof ArrayType) {
         form = Shape.Form.ARRAY;
@@ -106,6 +109,13 @@ final class Writer {
 
   Writer(DataType type) {
     top = new Node(type);
+  }
+
+  private static byte[] quoted(byte[] name) {
+    Writer writer = new Writer(DataTypes.StringType);
+    writer.string(name);
+    writer.put(':');
+    return Arrays.copyOf(writer.out, writer.n);
   }
 
   byte[] write(InternalRow row) {
@@ -222,8 +232,7 @@ final class Writer {
       if (isNull && node.optional[i]) continue;
       if (!first) put(',');
       first = false;
-      string(node.heads[i]);
-      put(':');
+      put(node.quoted[i]);
       if (isNull) put(NULL);
       else value(field, row, i);
     }
