@@ -13,9 +13,14 @@ from changeglot.errors import MissingError
 
 #: Decoding is one generated method, larger than what the JVM compiles and Spark generates when not told otherwise; and
 #: an expression of thousands of parts, the source line of each of which Spark would ask Python for.
+_JVM = (
+    "-XX:-DontCompileHugeMethods -XX:MaxNodeLimit=200000 -XX:NodeLimitFudgeFactor=4000"
+    # Most objects die with their row: no barriers are needed to find the others.
+    " -XX:+UseParallelGC"
+)
 FAST = {
-    "spark.driver.extraJavaOptions": "-XX:-DontCompileHugeMethods",
-    "spark.executor.extraJavaOptions": "-XX:-DontCompileHugeMethods",
+    "spark.driver.extraJavaOptions": _JVM,
+    "spark.executor.extraJavaOptions": _JVM,
     "spark.sql.codegen.maxFields": "250",
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }

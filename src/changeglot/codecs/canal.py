@@ -203,10 +203,10 @@ class Canal(Codec):
     def told(self, change: Change) -> Change:
         """With what stands in `data` and in `old`, as images to write."""
         c = super().told(change)
-        is_row, native = c["op"].isin(*Op.ROWS), self._as_native(c)
+        is_row, native, columns = c["op"].isin(*Op.ROWS), self._as_native(c), self.declared(c)
         data = F.when(c["op"] == Op.DELETE, F.coalesce(c["before"], c["key"])).when(is_row, c["after"])
         old = F.when(_tells_old(c), kernel.differ(c["after"], c["before"]))
-        return {**c, **{n: self._spelled(native, image, c["columns"]) for n, image in (("data", data), ("old", old))}}
+        return {**c, "data": self._spelled(native, data, columns), "old": self._spelled(native, old, columns)}
 
     def declared(self, change: Change) -> Column:
         none = F.lit(None).cast("array<string>")
