@@ -26,8 +26,6 @@ def lakes(folder: Path) -> dict[str, str]:
         **{name: value for each in settings for name, value in each.items()},
         "spark.sql.extensions": ",".join(each["spark.sql.extensions"] for each in settings),
         "spark.jars.packages": ",".join(package for sink in made for package in sink.packages),
-        # Fifty tasks for each look at a table otherwise.
-        "spark.databricks.delta.snapshotPartitions": "2",
     }
 
 

@@ -61,15 +61,11 @@ class Rule:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the source in a batch: what its changes tell of it."""
+    """A table of the source in a batch: what its changes tell of it. Its name has no tenant."""
 
-    relation: tuple[str | None, ...]
+    name: str
     columns: Mapping[str, str]
     key: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        return ".".join(part for part in self.relation[1:] if part)
 
 
 @dataclass(frozen=True)
@@ -148,7 +144,7 @@ class Pipeline:
                 rule = next((rule for rule in self.rules if rule.takes(table.name)), None)
                 if rule is not None:
                     self._apply_table(changes, table, rule, number)
-            self._quarantine(changes.where(F.col("problem").isNotNull()), number, "unread")
+            self._quarantine(changes.where(F.col("problem").isNotNull()), number, "")
         finally:
             changes.unpersist()
 
@@ -168,26 +164,25 @@ class Pipeline:
             ),
         )
         facts = good.select(
-            "relation",
+            _name().alias("name"),
             F.map_keys("key").alias("key"),
             F.coalesce(declared, bare).alias("columns"),
         ).distinct()
-        found: dict[tuple[str | None, ...], tuple[dict[str, str], tuple[str, ...]]] = {}
+        found: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {}
         for row in facts.collect():
-            relation = tuple(row["relation"])
-            columns, key = found.get(relation, ({}, ()))
+            columns, key = found.get(row["name"], ({}, ()))
             for column in row["columns"] or []:
                 kind = types.column_type(column["type"], column["jdbc"])
                 before = columns.get(column["name"], kind)
                 columns[column["name"]] = types.wider(before, kind) or types.TEXT
-            found[relation] = columns, key or tuple(row["key"] or ())
-        return [Table(relation, *facts) for relation, facts in sorted(found.items(), key=lambda each: str(each[0]))]
+            found[row["name"]] = columns, key or tuple(row["key"] or ())
+        return [Table(name, *known) for name, known in sorted(found.items())]
 
     def _apply_table(self, changes: DataFrame, table: Table, rule: Rule, number: int) -> None:
-        mine = changes.where(_is(table.relation) & F.col("problem").isNull())
+        mine = changes.where((_name() == table.name) & F.col("problem").isNull())
         place = tuple((rule.into or table.name).split("."))
         if "append" in rule.mode:
-            self._append(mine, (*place[:-1], place[-1] + LOG), number)
+            self._append(mine, (*place[:-1], place[-1] + LOG), table.name, number)
         if "scd1" not in rule.mode:
             return
         key = rule.keys or table.key
@@ -197,17 +192,18 @@ class Pipeline:
         columns = self._evolve(changes.sparkSession, place, table, rule, key)
         problem = F.coalesce(rows.key_problem(key), rows.value_problem(columns))
         checked = mine.where(F.col("op").isin(*Op.ROWS)).withColumn("problem", problem)
-        self._quarantine(checked.where(F.col("problem").isNotNull()), number, ".".join(place))
+        self._quarantine(checked.where(F.col("problem").isNotNull()), number, table.name)
         good = checked.where(F.col("problem").isNull())
-        self._mirror(good, mine, place, key, columns, rule, number)
+        self._mirror(good, mine, place, table.name, key, columns, rule, number)
 
-    def _writer(self, place: Sequence[str], step: str) -> str:
-        return "/".join((self.name, *place, step))
+    def _writer(self, source: str, step: str) -> str:
+        """Who commits: several tables of the source may go into one of the sink in the same batch."""
+        return f"{self.name}/{source}/{step}"
 
-    def _append(self, changes: DataFrame, place: tuple[str, ...], number: int) -> None:
+    def _append(self, changes: DataFrame, place: tuple[str, ...], source: str, number: int) -> None:
         spark, table = changes.sparkSession, self.sink.identifier(*place)
         self.sink.create(spark, table, log.columns(), ())
-        writer = self._writer(place, "append")
+        writer = self._writer(source, "append")
         if not self.sink.done(spark, table, writer, number):
             with settings(spark, self.sink.once(writer, number)):
                 log.merge(changes, table, number)
@@ -252,6 +248,7 @@ class Pipeline:
         good: DataFrame,
         mine: DataFrame,
         place: tuple[str, ...],
+        source: str,
         key: Sequence[str],
         columns: Mapping[str, str],
         rule: Rule,
@@ -263,13 +260,13 @@ class Pipeline:
         cut = mine.where(F.col("op") == Op.TRUNCATE).agg(F.max(ORDER)).first()
         soft, truncated = rule.delete == "soft", cut[0] if cut else None
         if truncated is not None:
-            self._truncate(spark, target, place, truncated, number, soft=soft)
+            self._truncate(spark, target, source, truncated, number, soft=soft)
             steps = steps.where(F.col("order") > truncated)
         last = rows.folded(steps, key, columns).persist()
         try:
             if not soft:
-                last = self._remember(last, ended, place, key, truncated, number)
-            writer = self._writer(place, "merge")
+                last = self._remember(last, ended, source, key, truncated, number)
+            writer = self._writer(source, "merge")
             if not self.sink.done(spark, target, writer, number):
                 with settings(spark, self.sink.once(writer, number)):
                     scd1.merge(last, target, key, columns, soft=soft)
@@ -277,10 +274,8 @@ class Pipeline:
             last.unpersist()
         logger.info("table applied", extra={"pipeline": self.name, "table": ".".join(place), "batch": number})
 
-    def _truncate(
-        self, spark: SparkSession, target: str, place: tuple[str, ...], at: str, number: int, *, soft: bool
-    ) -> None:
-        writer = self._writer(place, "truncate")
+    def _truncate(self, spark: SparkSession, target: str, source: str, at: str, number: int, *, soft: bool) -> None:
+        writer = self._writer(source, "truncate")
         if self.sink.done(spark, target, writer, number):
             return
         what = f"UPDATE {target} SET {scd1.DELETED} = true, {ORDER} = :at" if soft else f"DELETE FROM {target}"
@@ -291,7 +286,7 @@ class Pipeline:
         self,
         last: DataFrame,
         ended: str,
-        place: tuple[str, ...],
+        source: str,
         key: Sequence[str],
         truncated: str | None,
         number: int,
@@ -300,7 +295,7 @@ class Pipeline:
         spark = last.sparkSession
         names = F.array(*(F.col(f"`{name}`").cast("string") for name in key))
         self.sink.create(spark, ended, {"key": "array<string>", ORDER: "string"}, ())
-        writer = self._writer(place, "end")
+        writer = self._writer(source, "end")
         if not self.sink.done(spark, ended, writer, number):
             gone = last.where(rows.GONE).select(names.alias("key"), ORDER)
             if truncated is not None:
@@ -327,7 +322,7 @@ class Pipeline:
             "place": F.col(PLACE),
             "problem": F.col("problem"),
             "format": F.col("format"),
-            "table": F.concat_ws(".", "relation.database", "relation.schema", "relation.table"),
+            "table": _name(),
             "key": F.col(f"{_MESSAGE}.key"),
             "value": F.col(f"{_MESSAGE}.value"),
             "at": F.current_timestamp(),
@@ -336,12 +331,9 @@ class Pipeline:
         if bad.isEmpty():
             return
         self.sink.create(spark, table, {f.name: f.dataType.simpleString() for f in rows_.schema}, ())
-        self.sink.append(rows_, table, self._writer(QUARANTINE, step), number)
+        self.sink.append(rows_, table, self._writer(step, "quarantine"), number)
 
 
-def _is(relation: tuple[str | None, ...]) -> Column:
-    parts = ("tenant", "database", "schema", "table")
-    same = F.lit(True)
-    for name, part in zip(parts, relation, strict=True):
-        same = same & F.col(f"relation.{name}").eqNullSafe(F.lit(part))
-    return same
+def _name() -> Column:
+    """STRING: database.schema.table, as far as the source has them."""
+    return F.concat_ws(".", "relation.database", "relation.schema", "relation.table")

@@ -24,6 +24,8 @@ class Delta(LakeSink):
         return {
             "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            # On one machine: fifty tasks for each look at a table otherwise.
+            "spark.databricks.delta.snapshotPartitions": "2",
         }
 
     def identifier(self, *names: str) -> str:
