@@ -143,6 +143,8 @@ def parser() -> argparse.ArgumentParser:
     lines.add_argument("--tables", type=Path, metavar="FILE", help=TABLES)
     lines.add_argument("--option", action="append", default=[], metavar="FORMAT.NAME=VALUE", help=OPTION)
     lines.add_argument("--json", action="store_true", help="the summary as JSON, the last line of stderr")
+    pipeline = argparse.ArgumentParser(add_help=False)
+    pipeline.add_argument("pipeline", type=Path, metavar="PIPELINE", help="its YAML file")
     quiet = argparse.ArgumentParser(add_help=False)
     quiet.add_argument("-q", "--quiet", action="store_true", help=QUIET)
 
@@ -173,6 +175,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("format", nargs="*", metavar="FORMAT", help="none: all; one: it; two: from, to")
     made.add_argument("--matrix", action="store_true", help="how much each format loses of each")
     command("demo", demo, "show a small shop's life, told in all seven formats", quiet, spark)
+    made = command("run", run, "apply the messages of a source to the tables of a sink", pipeline, quiet, spark)
+    when = made.add_mutually_exclusive_group()
+    when.add_argument("--once", action="store_true", help="end when all that is there is applied (the default)")
+    when.add_argument("--continuous", action="store_true", help="go on as more comes")
+    command("check", check, "tell what a pipeline would do, and write nothing", pipeline, answer, quiet, spark)
     return top
 
 
@@ -288,6 +295,60 @@ def demo(arguments: argparse.Namespace) -> int:
     if not arguments.quiet:
         print("changeglot: starting Spark and decoding, half a minute or so", file=sys.stderr)
     return DONE if show(_session(arguments)) else FAILED
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs a pipeline."""
+    from changeglot import config
+
+    made = config.load(arguments.pipeline)
+    spark = _session(arguments, **made.session_settings())
+    query = made.run(spark, once=not arguments.continuous)
+    said = -1
+    while not query.awaitTermination(1):
+        said = _tell(query.recentProgress, said, quiet=arguments.quiet)
+    _tell(query.recentProgress, said, quiet=arguments.quiet)
+    return DONE
+
+
+def _tell(progress: Sequence[Any], said: int, *, quiet: bool) -> int:
+    """A line on stderr for each batch that was not told yet; the last one told. Any: Spark's own record of a batch."""
+    for each in progress:
+        if each["batchId"] > said:
+            said = each["batchId"]
+            seconds = each["batchDuration"] / 1000
+            if not quiet and each["numInputRows"]:
+                print(f"batch {said}: {each['numInputRows']:,} messages in {seconds:.1f} s", file=sys.stderr)
+    return said
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Tells what a pipeline would do."""
+    from dataclasses import asdict
+
+    from changeglot import config
+
+    made = config.load(arguments.pipeline)
+    spark = _session(arguments, **made.session_settings())
+    planned = made.plan(spark)
+    if arguments.json:
+        print_json({"pipeline": made.name, "tables": [asdict(each) for each in planned]})
+        return DONE
+    print_table(
+        ("table", "into", "mode", "key", "columns", ""),
+        [
+            (
+                each.table,
+                each.into,
+                ", ".join(each.mode),
+                ", ".join(each.key) or "none",
+                ", ".join(f"{name} {kind}" for name, kind in each.columns.items()),
+                "there" if each.exists else "would be created",
+            )
+            for each in planned
+        ],
+    )
+    return DONE
 
 
 def _convert(
@@ -452,7 +513,7 @@ def _work(arguments: argparse.Namespace) -> Iterator[Work]:
             raise InputError(f'cannot read "{named}": {reason}', hint="It may be damaged or cut short.") from error
 
 
-def _session(arguments: argparse.Namespace) -> SparkSession:
+def _session(arguments: argparse.Namespace, **settings: str) -> SparkSession:
     """The session that is there already, or a new one as the arguments say."""
     from pyspark.errors import PySparkRuntimeError
     from pyspark.logger import PySparkLogger
@@ -464,7 +525,7 @@ def _session(arguments: argparse.Namespace) -> SparkSession:
         return changeglot.session()
     handler = signal.getsignal(signal.SIGINT)
     shown = sys.stderr.isatty() and not arguments.quiet
-    conf = {"spark.ui.showConsoleProgress": str(shown).lower()}
+    conf = {"spark.ui.showConsoleProgress": str(shown).lower(), **settings}
     with nullcontext() if arguments.debug else _muffled():
         try:
             spark = changeglot.session(cores=arguments.cores, driver_memory=arguments.driver_memory, **conf)

@@ -47,7 +47,7 @@ class Inputs:
 
     def messages(self, spark: SparkSession) -> DataFrame:
         """DataFrame<key BINARY, value BINARY>: a row a line that is not blank."""
-        return _messages(_lines(spark, self.folder))
+        return keyed(_lines(spark, self.folder))
 
     def numbered(self, spark: SparkSession) -> DataFrame:
         """The messages with `file` STRING and `line` BIGINT from 1; right only in `splits(whole=True)`."""
@@ -57,7 +57,7 @@ class Inputs:
         entry = F.regexp_extract("_metadata.file_path", r"([0-9]+)[^/]*$", 1).cast("INT")
         names = F.from_json(F.lit(json.dumps(self.names)), "ARRAY<STRING>")
         lines = _lines(spark, self.folder).select("value", entry.alias("entry"), (within + 1).alias("line"))
-        return _messages(lines).withColumn("file", F.get(names, "entry")).drop("entry")
+        return keyed(lines).withColumn("file", F.get(names, "entry")).drop("entry")
 
     def named(self, text: str) -> str | None:
         """The user's name of the entry that an error message of Spark's is about, if it is about one."""
@@ -190,7 +190,7 @@ def _lines(spark: SparkSession, folder: Path) -> DataFrame:
     return spark.read.schema("value STRING").option("lineSep", "\n").text(str(folder))
 
 
-def _messages(lines: DataFrame) -> DataFrame:
+def keyed(lines: DataFrame) -> DataFrame:
     """Lines to messages: blank ones left out, lines of `key` and `value` and nothing else taken apart."""
     from pyspark.sql import functions as F
 

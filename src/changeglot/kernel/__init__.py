@@ -157,3 +157,8 @@ def joined(texts: Column, *, quote: str, separator: str, escaped: str, escape: s
 def unlike(first: Column, second: Column) -> Column:
     """ARRAY<STRING>: the names of the fields in which two STRUCTs of one type differ; of nothing but NULL is NULL."""
     return _call("unlike", first, second)
+
+
+def fold(order: Column, gone: Column, values: Column) -> Column:
+    """Aggregate, STRUCT<order, gone, since, values>: what many steps of one row come to; see Fold.java."""
+    return _call("fold", order, gone, values)

@@ -32,7 +32,7 @@ public final class Kernel implements FunctionCatalog {
   private static final ArrayType COLUMNS = DataTypes.createArrayType(COLUMN, true);
   private static final StructType CANONICAL = new StructType().add("values", TEXTS).add("problem", TEXT);
 
-  private static final Map<String, Function<StructType, Bound<?, ?>>> FUNCTIONS = new TreeMap<>(Map.ofEntries(
+  private static final Map<String, Function<StructType, BoundFunction>> FUNCTIONS = new TreeMap<>(Map.ofEntries(
       Map.entry("read", Read::new),
       Map.entry("write", Write::new),
       Map.entry("quote", Quote::new),
@@ -52,7 +52,8 @@ public final class Kernel implements FunctionCatalog {
       Map.entry("prefixed", Prefixed::new),
       Map.entry("joined", Joined::new),
       Map.entry("unlike", Unlike::new),
-      Map.entry("completed", Completed::new)));
+      Map.entry("completed", Completed::new),
+      Map.entry("fold", Fold::new)));
 
   private static boolean isMap(StructType arguments) {
     for (StructField f : arguments.fields()) if (f.dataType() instanceof MapType) return true;
@@ -78,7 +79,7 @@ public final class Kernel implements FunctionCatalog {
 
   @Override
   public UnboundFunction loadFunction(Identifier id) throws NoSuchFunctionException {
-    Function<StructType, Bound<?, ?>> make = FUNCTIONS.get(id.name());
+    Function<StructType, BoundFunction> make = FUNCTIONS.get(id.name());
     if (make == null) throw new NoSuchFunctionException(id);
     return new UnboundFunction() {
       @Override

@@ -1,0 +1,1 @@
+"""Changes into tables: functions from DataFrame to DataFrame that know no sink."""

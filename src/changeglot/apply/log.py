@@ -1,0 +1,31 @@
+"""The change log: every change once, in total order."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from changeglot.apply.order import ORDER
+from changeglot.apply.rows import given, s, t
+from changeglot.model import CHANGE
+
+#: What a change is known by when it comes a second time: its place in the source's log, else in the transport.
+IDENTITY, BATCH = "__identity", "__batch"
+
+
+def columns() -> dict[str, str]:
+    """The log's columns: a change's fields, its order and identity, and the batch that brought it."""
+    fields = {field.name: field.dataType.simpleString() for field in CHANGE.fields}
+    return {**fields, ORDER: "string", IDENTITY: "string", BATCH: "bigint"}
+
+
+def merge(changes: DataFrame, table: str, number: int) -> None:
+    """The changes added to the log, less those that it has."""
+    source = F.concat_ws(" ", F.slice(F.split(ORDER, " "), 1, 3), F.col("op"), F.to_json(F.col("key")))
+    identity = F.when(F.col("position").isNotNull(), source).otherwise(F.col(ORDER))
+    rows = changes.select(
+        *CHANGE.fieldNames(), ORDER, identity.alias(IDENTITY), F.lit(number).cast("bigint").alias(BATCH)
+    )
+    rows = rows.dropDuplicates([IDENTITY])
+    new = given(rows).mergeInto(table, s(IDENTITY) == t(IDENTITY))
+    new.whenNotMatched().insert({name: s(name) for name in rows.columns}).merge()

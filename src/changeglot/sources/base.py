@@ -1,0 +1,37 @@
+"""What a source of messages must do."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pyspark.sql import DataFrame, SparkSession
+
+#: The column in which a source says where a message stood: text that sorts as the transport's order does.
+PLACE = "place"
+
+
+@dataclass(frozen=True)
+class MessageSource(ABC):
+    """A stream of messages, the same ones in the same batch however often it is read."""
+
+    name: ClassVar[str]
+    #: Packages that Spark needs, by their Maven coordinates.
+    packages: ClassVar[tuple[str, ...]] = ()
+
+    def session_settings(self) -> dict[str, str]:
+        """What a session must be started with."""
+        return {}
+
+    @abstractmethod
+    def messages(self, spark: SparkSession) -> DataFrame:
+        """Streaming DataFrame of the messages, as the transport gives them."""
+
+    @abstractmethod
+    def sample(self, spark: SparkSession) -> DataFrame:
+        """What is there now, as a batch: to look at, not to apply."""
+
+    @abstractmethod
+    def placed(self, batch: DataFrame) -> DataFrame:
+        """DataFrame<key BINARY, value BINARY, place STRING> of a batch of them."""
