@@ -48,6 +48,18 @@ class MemoryRun:
     problem: str | None = None
 
 
+@dataclass(frozen=True)
+class ApplyRun:
+    """A batch of changes into a table: `who` is "merge", a bare MERGE, or "scd1"; seconds of each round."""
+
+    sink: str
+    who: str
+    rows: int
+    size: int
+    clock: list[float]
+    cpu: list[float]
+
+
 @dataclass
 class Results:
     """One run of the benchmark. `checks` are counts of changes and problems, by contender."""
@@ -61,6 +73,7 @@ class Results:
     measurements: list[Measurement] = field(default_factory=list)
     checks: dict[str, dict[str, int]] = field(default_factory=dict)
     memory: list[MemoryRun] = field(default_factory=list)
+    apply: list[ApplyRun] = field(default_factory=list)
 
     def named(self, name: str) -> Measurement | None:
         """The measurement of that name; None when it was not run or never finished."""
@@ -88,4 +101,5 @@ class Results:
             for one in saved.pop("measurements")
         ]
         memory = [MemoryRun(**one) for one in saved.pop("memory")]
-        return cls(**saved, measurements=measurements, memory=memory)
+        apply = [ApplyRun(**one) for one in saved.pop("apply", [])]
+        return cls(**saved, measurements=measurements, memory=memory, apply=apply)

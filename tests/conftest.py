@@ -1,14 +1,17 @@
-"""One Spark session for all tests: UTC, two cores, with all that the sinks need."""
+"""One Spark session for all tests: UTC, two cores, with all that the sinks need. And commands run in it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from pyspark.sql import SparkSession
 
 import changeglot
+from changeglot import cli
 from changeglot.sinks import SINKS
 
 
@@ -35,3 +38,38 @@ def spark(warehouse: Path) -> Iterator[SparkSession]:
     session = changeglot.session(cores=2, driver_memory="3g", **settings)
     yield session
     session.stop()
+
+
+class Ran(NamedTuple):
+    """What a command did."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[Any]:
+        """Stdout as JSON lines. Any: whatever JSON can say."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The summary that --json prints. Any: counts, texts and lists."""
+        summary: dict[str, Any] = json.loads(self.err.splitlines()[-1])
+        return summary
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def run(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command in this process, in the session of all tests."""
+    assert spark.getActiveSession() is not None
+
+    def command(*argv: str | Path) -> Ran:
+        capfd.readouterr()
+        status = cli.main([str(argument) for argument in argv])
+        return Ran(status, *capfd.readouterr())
+
+    return command

@@ -11,11 +11,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from conftest import Ran, Run
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -26,41 +27,6 @@ from changeglot.demo import show
 from changeglot.demo.show import DIFFERENT, MISSING, PART, SAME, SHOP, UNSPOKEN
 
 EMOJI = "\N{FOX FACE}"
-
-
-class Ran(NamedTuple):
-    """What a command did."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def lines(self) -> list[Any]:
-        """Stdout as JSON lines. Any: whatever JSON can say."""
-        return [json.loads(line) for line in self.out.splitlines()]
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        """The summary that --json prints. Any: counts, texts and lists."""
-        summary: dict[str, Any] = json.loads(self.err.splitlines()[-1])
-        return summary
-
-
-Run = Callable[..., Ran]
-
-
-@pytest.fixture
-def run(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command in this process, in the session of all tests."""
-    assert SparkSession.getActiveSession() is spark
-
-    def command(*argv: str | Path) -> Ran:
-        capfd.readouterr()
-        status = cli.main([str(argument) for argument in argv])
-        return Ran(status, *capfd.readouterr())
-
-    return command
 
 
 def alone(*argv: str, **changed: str) -> subprocess.CompletedProcess[str]:

@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from changeglot.layout import decode, detect, encode, translate
     from changeglot.local import session
     from changeglot.model import CHANGE
+    from changeglot.pipeline import Pipeline
     from changeglot.tables import Tables
 
 _HOMES = {
     "CHANGE": "model",
     "CODECS": "codecs",
     "ChangeglotError": "errors",
+    "Pipeline": "pipeline",
     "Tables": "tables",
     "decode": "layout",
     "detect": "layout",
@@ -37,6 +39,7 @@ __all__ = [
     "CHANGE",
     "CODECS",
     "ChangeglotError",
+    "Pipeline",
     "Tables",
     "__version__",
     "decode",

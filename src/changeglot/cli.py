@@ -1,4 +1,4 @@
-"""The command `changeglot`: detect, decode, translate, explain, demo.
+"""The command `changeglot`: messages in and out, and pipelines.
 
 Nothing of Spark is imported before a command needs it, so that help and mistakes are told at once.
 """
@@ -25,12 +25,13 @@ from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from changeglot.errors import ChangeglotError, ConfigError, MissingError
+from changeglot.errors import ChangeglotError, ConfigError, MissingError, PipelineFailed
 from changeglot.inputs import InputError, Inputs, find, stage
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from changeglot.pipeline import Pipeline
     from changeglot.quarantine import Reason
 
 DONE, FAILED, WRONG, BAD, LOST, INTERRUPTED = 0, 1, 2, 3, 4, 130
@@ -52,6 +53,7 @@ TABLES = "YAML of the tables' keys and types, for formats that do not carry them
 OPTION = "an option of a format, as `changeglot explain FORMAT` lists them; repeatable"
 QUIET = "no progress, no summary, no warning of losses; bad messages are still reported"
 ON_LOSS = "what the new format cannot carry: leave it out, say so (warn), or write nothing"
+ACTION = "problems and counts; the messages; try them again after a fix; throw them away"
 JAVA = "Spark needs Java 17 or 21; see that JAVA_HOME, or java on the PATH, is one of them."
 Rows = Callable[["DataFrame"], "DataFrame"]
 
@@ -98,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except ChangeglotError as error:
         _complain(error.what, error.hint)
-        return WRONG
+        return FAILED if isinstance(error, PipelineFailed) else WRONG
     except BrokenPipeError:
         _forget_stdout()
         return DONE
@@ -120,7 +122,7 @@ def parser() -> argparse.ArgumentParser:
     shape = argparse.RawDescriptionHelpFormatter
     top = argparse.ArgumentParser(
         prog="changeglot",
-        description="Change messages in seven formats: see what they say, and say it in another.",
+        description="Change messages in seven formats: see what they say, say it in another, make tables of them.",
         epilog=STATUSES,
         formatter_class=shape,
     )
@@ -176,10 +178,18 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--matrix", action="store_true", help="how much each format loses of each")
     command("demo", demo, "show a small shop's life, told in all seven formats", quiet, spark)
     made = command("run", run, "apply the messages of a source to the tables of a sink", pipeline, quiet, spark)
+    made.add_argument("--json", action="store_true", help="what was done, as JSON on stdout")
     when = made.add_mutually_exclusive_group()
     when.add_argument("--once", action="store_true", help="end when all that is there is applied (the default)")
     when.add_argument("--continuous", action="store_true", help="go on as more comes")
     command("check", check, "tell what a pipeline would do, and write nothing", pipeline, answer, quiet, spark)
+    command("schema", schema, "print the JSON Schema of a pipeline's file, for editors")
+    made = command("quarantine", quarantine, "look at what a pipeline could not apply", answer, quiet, spark)
+    made.add_argument("action", choices=("list", "show", "replay", "drop"), help=ACTION)
+    made.add_argument("pipeline", type=Path, metavar="PIPELINE", help="its YAML file")
+    made.add_argument("id", nargs="*", metavar="ID", help="those alone")
+    made.add_argument("--table", metavar="NAME", help="those of a table of the source alone")
+    made.add_argument("--limit", type=_count, default=20, metavar="N", help="how many to show (20)")
     return top
 
 
@@ -291,64 +301,85 @@ def explain(arguments: argparse.Namespace) -> int:
 def demo(arguments: argparse.Namespace) -> int:
     """Shows one small shop's life, told in all seven formats."""
     from changeglot.demo.show import show
+    from changeglot.sinks.delta import Delta
+    from changeglot.sources.files import Files
 
     if not arguments.quiet:
-        print("changeglot: starting Spark and decoding, half a minute or so", file=sys.stderr)
-    return DONE if show(_session(arguments)) else FAILED
+        print("changeglot: starting Spark, decoding, and making tables: a minute or so", file=sys.stderr)
+    lake = Delta(path="")
+    settings = {**lake.session_settings(), **Files(path="").session_settings()}
+    settings["spark.jars.packages"] = ",".join(lake.packages)
+    return DONE if show(_session(arguments, **settings)) else FAILED
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs a pipeline."""
-    from changeglot import config
+    with _pipeline(arguments) as (made, spark):
+        from changeglot import running
 
-    made = config.load(arguments.pipeline)
-    spark = _session(arguments, **made.session_settings())
-    query = made.run(spark, once=not arguments.continuous)
-    said = -1
-    while not query.awaitTermination(1):
-        said = _tell(query.recentProgress, said, quiet=arguments.quiet)
-    _tell(query.recentProgress, said, quiet=arguments.quiet)
-    return DONE
-
-
-def _tell(progress: Sequence[Any], said: int, *, quiet: bool) -> int:
-    """A line on stderr for each batch that was not told yet; the last one told. Any: Spark's own record of a batch."""
-    for each in progress:
-        if each["batchId"] > said:
-            said = each["batchId"]
-            seconds = each["batchDuration"] / 1000
-            if not quiet and each["numInputRows"]:
-                print(f"batch {said}: {each['numInputRows']:,} messages in {seconds:.1f} s", file=sys.stderr)
-    return said
+        once = not arguments.continuous
+        good = running.run(made, spark, once=once, quiet=arguments.quiet, as_json=arguments.json)
+    return DONE if good else BAD
 
 
 def check(arguments: argparse.Namespace) -> int:
     """Tells what a pipeline would do."""
-    from dataclasses import asdict
+    with _pipeline(arguments) as (made, spark):
+        from changeglot import running
 
+        planned = made.plan(spark)
+        if arguments.json:
+            print_json(running.as_data(planned, made))
+        else:
+            print(running.planned(planned, made))
+    return DONE
+
+
+def schema(_: argparse.Namespace) -> int:
+    """Prints the JSON Schema of a pipeline's file."""
+    from changeglot.config import json_schema
+
+    print_json(json_schema())
+    return DONE
+
+
+def quarantine(arguments: argparse.Namespace) -> int:
+    """Looks into the quarantine of a pipeline, or empties it."""
+    with _pipeline(arguments) as (made, spark):
+        from changeglot import running
+
+        ids, table = tuple(arguments.id), arguments.table or ""
+        if arguments.action == "list":
+            told = running.quarantine_list(made, spark)
+            if arguments.json:
+                print_json(told)
+            else:
+                rows = [(f"{r['count']:,}", r["table"] or "", r["problem"], r["since"], r["id"]) for r in told]
+                print_table(("changes", "table", "problem", "since", "the first"), rows, right={0})
+        elif arguments.action == "show":
+            print_json(running.quarantine_show(made, spark, ids, table, arguments.limit))
+        elif arguments.action == "replay":
+            applied = made.replay(spark, ids, table)
+            bad = applied.quarantined if applied else 0
+            done = sum(applied.tables.values()) if applied else 0
+            if arguments.json:
+                print_json({"applied": done - bad, "bad": bad})
+            else:
+                print(f"{done - bad:,} changes applied, {bad:,} still bad" if applied else "nothing to replay")
+            return BAD if bad else DONE
+        else:
+            gone = made.forget(spark, ids, table)
+            print_json({"dropped": gone}) if arguments.json else print(f"{gone:,} dropped")
+    return DONE
+
+
+@contextmanager
+def _pipeline(arguments: argparse.Namespace) -> Iterator[tuple[Pipeline, SparkSession]]:
+    """The pipeline of the arguments, and a session that has what it needs."""
     from changeglot import config
 
     made = config.load(arguments.pipeline)
-    spark = _session(arguments, **made.session_settings())
-    planned = made.plan(spark)
-    if arguments.json:
-        print_json({"pipeline": made.name, "tables": [asdict(each) for each in planned]})
-        return DONE
-    print_table(
-        ("table", "into", "mode", "key", "columns", ""),
-        [
-            (
-                each.table,
-                each.into,
-                ", ".join(each.mode),
-                ", ".join(each.key) or "none",
-                ", ".join(f"{name} {kind}" for name, kind in each.columns.items()),
-                "there" if each.exists else "would be created",
-            )
-            for each in planned
-        ],
-    )
-    return DONE
+    yield made, _session(arguments, **made.session_settings())
 
 
 def _convert(

@@ -12,6 +12,15 @@ from changeglot import kernel
 EXACT = "DECIMAL(20,0)"
 
 
+def quoted(*parts: str) -> str:
+    """A name of SQL: what is in the parts is a name and nothing else.
+
+    >>> quoted("shop", "a`b")
+    '`shop`.`a``b`'
+    """
+    return ".".join("`" + part.replace("`", "``") + "`" for part in parts)
+
+
 def lookup(table: Mapping[str, str], word: Column) -> Column:
     """What the table says of the word; NULL if it says nothing."""
     by_meaning: dict[str, list[str]] = {}

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from changeglot.apply.route import Rule
+from changeglot.apply.schema import POLICIES
 from changeglot.codecs import CODECS, codec, resolve
 from changeglot.errors import ConfigError
-from changeglot.options import construct
-from changeglot.pipeline import Pipeline, Rule
+from changeglot.held import Quarantine
+from changeglot.options import choice, construct, mapping, schema_of, word_in
+from changeglot.pipeline import Pipeline
 from changeglot.sinks import SINKS
 from changeglot.sources import SOURCES
+from changeglot.target import Upkeep
 
 T = TypeVar("T")
 
-_WORDS = ("name", "source", "sink", "tables", "schema_change", "checkpoint")
-_SCHEMA_CHANGES = ("evolve", "ignore", "exception")
-_MODES = ("scd1", "append")
+_WORDS = ("name", "source", "sink", "tables", "schema_change", "quarantine", "upkeep", "checkpoint")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -40,30 +41,31 @@ def load(path: str | Path) -> Pipeline:
 
 def pipeline(content: Any, name: str) -> Pipeline:
     """The pipeline of plain dictionaries. Any: they come from a person, and are checked here."""
-    words = _mapping(_filled(content, ""), "pipeline")
-    _known(words, _WORDS, "")
+    words = mapping(_filled(content, ""), "pipeline")
+    word_in(words, _WORDS, "")
     for needed in ("source", "sink"):
         if needed not in words:
             raise ConfigError(needed, "is missing", hint=f"A pipeline has a {needed}: {{type: ...}}.")
-    source = dict(_mapping(words["source"], "source"))
+    source = dict(mapping(words["source"], "source"))
     format_ = source.pop("format", "auto")
-    options = _mapping(source.pop("options", {}), "source.options")
+    options = mapping(source.pop("options", {}), "source.options")
     if format_ != "auto":
         format_ = resolve(str(format_))
     for each in CODECS if format_ == "auto" else (format_,):
         codec(each, options)
-    sink = _typed(SINKS, _mapping(words["sink"], "sink"), "sink")
+    sink = _typed(SINKS, mapping(words["sink"], "sink"), "sink")
     given = str(words.get("name", name))
-    base = getattr(sink, "path", "")
     return Pipeline(
         name=given,
         source=_typed(SOURCES, source, "source"),
         sink=sink,
-        checkpoint=str(words.get("checkpoint", f"{base.rstrip('/')}/_changeglot/{given}")),
+        checkpoint=str(words.get("checkpoint", f"{sink.path.rstrip('/')}/_changeglot/{given}")),
         rules=_rules(words.get("tables", [{"match": "*"}])),
         format=format_,
         options=options,
-        schema_change=_choice(words.get("schema_change", "evolve"), _SCHEMA_CHANGES, "schema_change"),
+        schema_change=choice(words.get("schema_change", "lenient"), POLICIES, "schema_change"),
+        quarantine=construct(Quarantine, words.get("quarantine", {}), "quarantine"),
+        upkeep=construct(Upkeep, words.get("upkeep", {}), "upkeep"),
     )
 
 
@@ -73,53 +75,15 @@ def _rules(content: Any) -> tuple[Rule, ...]:
         raise ConfigError("tables", "wants a list", hint="- match: shop.*")
     rules = []
     for number, each in enumerate(content):
-        path = f"tables[{number}]"
-        words = dict(_mapping(each, path))
-        if "match" not in words:
-            raise ConfigError(f"{path}.match", "is missing", hint="Name a table, or * for all.")
-        modes = words.get("mode", "scd1")
-        words["mode"] = tuple(modes) if isinstance(modes, list) else (modes,)
-        for mode in words["mode"]:
-            _choice(mode, _MODES, f"{path}.mode")
-        if isinstance(words.get("keys"), str):
-            raise ConfigError(f"{path}.keys", "wants a list of column names")
-        words["keys"] = tuple(map(str, words.get("keys", ())))
-        words["columns"] = {str(n): str(k) for n, k in _mapping(words.get("columns", {}), f"{path}.columns").items()}
-        rules.append(construct(Rule, words, path))
+        rules.append(construct(Rule, each, f"tables[{number}]"))
+        rules[-1].check(f"tables[{number}]")
     return tuple(rules)
 
 
 def _typed(known: Mapping[str, type[T]], words: Mapping[str, Any], path: str) -> T:
     """Any: values of options as a person writes them."""
-    kind = words.get("type")
-    _choice(kind, tuple(known), f"{path}.type")
-    cls = known[str(kind)]
+    cls = known[str(choice(words.get("type"), tuple(known), f"{path}.type"))]
     return construct(cls, {name: value for name, value in words.items() if name != "type"}, path)
-
-
-def _choice(value: Any, choices: tuple[str, ...], path: str) -> Any:
-    """Any: as a person writes it; one of the choices comes out."""
-    if value not in choices:
-        close = difflib.get_close_matches(str(value), choices, 1)
-        said = "is missing" if value is None else f'no choice "{value}"'
-        hint = f'Did you mean "{close[0]}"?' if close else f"Choose {', '.join(choices)}."
-        raise ConfigError(path, said, hint=hint)
-    return value
-
-
-def _mapping(value: Any, path: str) -> Mapping[str, Any]:
-    """Any: as a person writes it."""
-    if not isinstance(value, Mapping):
-        raise ConfigError(path, "wants words with values, as `word: value`")
-    return value
-
-
-def _known(words: Mapping[str, Any], known: tuple[str, ...], path: str) -> None:
-    for word in words:
-        if word not in known:
-            close = difflib.get_close_matches(str(word), known, 1)
-            hint = f'Did you mean "{close[0]}"?' if close else f"Words: {', '.join(known)}."
-            raise ConfigError(f"{path}{word}", "no such word", hint=hint)
 
 
 def _filled(value: Any, path: str) -> Any:
@@ -137,3 +101,39 @@ def _filled(value: Any, path: str) -> Any:
         return os.environ[match[1]]
 
     return _VARIABLE.sub(variable, value)
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a pipeline's file, for editors. Any: JSON."""
+
+    def either(known: Mapping[str, type], **more: Any) -> dict[str, Any]:
+        """One of several kinds, by its type. Any: JSON."""
+        kinds = []
+        for name, cls in known.items():
+            made = schema_of(cls)
+            made["properties"] = {"type": {"const": name}, **made["properties"], **more}
+            made["required"] = ["type", *made.get("required", ())]
+            kinds.append(made)
+        return {"oneOf": kinds}
+
+    formats = {"description": "of the messages", "enum": ["auto", *CODECS]}
+    options = {"description": "of the formats, by their names", "type": "object"}
+    text = {"type": "string"}
+    properties = {
+        "name": {**text, "description": "of the pipeline; else that of the file"},
+        "source": either(SOURCES, format=formats, options=options),
+        "sink": either(SINKS),
+        "tables": {"type": "array", "items": schema_of(Rule)},
+        "schema_change": {"enum": list(POLICIES)},
+        "quarantine": schema_of(Quarantine),
+        "upkeep": schema_of(Upkeep),
+        "checkpoint": {**text, "description": "folder of the pipeline's own notes; else beside the tables"},
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A pipeline of changeglot",
+        "type": "object",
+        "properties": properties,
+        "required": ["source", "sink"],
+        "additionalProperties": False,
+    }

@@ -4,6 +4,8 @@ ChangeglotError
 ├── ConfigError        an option, a table file or an argument is wrong
 │   └── UnknownFormat  no codec of that name
 ├── InputError         an input of the command line is missing or damaged (inputs.py)
+├── SchemaChange       a table of the source changed as the pipeline was not told to follow (apply/schema.py)
+├── PipelineFailed     Spark, a disk or a service stopped a pipeline
 └── MissingError       Java, Spark or the kernel is missing or does not fit
 """
 
@@ -36,3 +38,7 @@ class UnknownFormat(ConfigError):
 
 class MissingError(ChangeglotError):
     """Java, Spark or the kernel is missing or does not fit."""
+
+
+class PipelineFailed(ChangeglotError):
+    """Spark, a disk or a service stopped it. What it had committed stays; started again, it goes on from there."""

@@ -67,6 +67,8 @@ class Inputs:
     @contextmanager
     def splits(self, spark: SparkSession, *, whole: bool = False) -> Iterator[None]:
         """Within, Spark reads no two files in one task; a file in one task too if `whole`."""
+        from changeglot.local import configured
+
         total = sum(entry.stat().st_size for entry in self.folder.iterdir())
         size = min(max(total // spark.sparkContext.defaultParallelism, SMALLEST_SPLIT), LARGEST_SPLIT)
         size = WHOLE_FILES if whole else size
@@ -76,15 +78,8 @@ class Inputs:
             # A file that costs a whole partition to open gets one of its own.
             "spark.sql.files.openCostInBytes": str(SMALLEST_SPLIT if packed else size),
         }
-        before = {name: spark.conf.get(name) for name in conf}
-        for name, value in conf.items():
-            spark.conf.set(name, value)
-        try:
+        with configured(spark, conf):
             yield
-        finally:
-            for name, old in before.items():
-                if old is not None:
-                    spark.conf.set(name, old)
 
     def order(self, spark: SparkSession) -> list[int]:
         """The numbers of Spark's tasks in the order of the input, to be asked within `splits`.

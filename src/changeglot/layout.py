@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from changeglot import kernel
 from changeglot.codecs import CODECS, SEEN, codec, evidence, format_of
 from changeglot.codecs.base import Codec, Stage, half, lost
+from changeglot.columns import quoted
 from changeglot.errors import ConfigError
 from changeglot.model import CHANGE, VERDICT, Change
 from changeglot.tables import Tables
@@ -58,10 +59,6 @@ def _others(df: DataFrame) -> list[str]:
     return [name for name in df.columns if name not in ("key", "value")]
 
 
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
 def _messages(df: DataFrame) -> DataFrame:
     if "value" not in df.columns:
         raise ConfigError("messages", "no column `value`", hint="Kafka's rows and lines of text have one.")
@@ -74,7 +71,7 @@ def _messages(df: DataFrame) -> DataFrame:
         )
     kernel.prepare(df.sparkSession)
     key = F.col("key").cast("binary") if "key" in df.columns else F.lit(None).cast("binary")
-    others = [F.col(_quoted(name)) for name in _others(df)]
+    others = [F.col(quoted(name)) for name in _others(df)]
     value = F.col("value").cast("binary")
     kept = df.select(*others, key.alias(_KEY), value.alias(_VALUE))
     return kept.where(F.octet_length(_VALUE) > 0)
@@ -185,7 +182,7 @@ def _decode(messages: DataFrame, codecs: Mapping[str, Codec], others: list[str],
         F.coalesce(F.col(_ORDINAL), F.lit(0)).alias("ordinal"),
         F.col(_PROBLEM).alias("problem"),
         F.when(bad, raw).alias("raw"),
-        *(F.col(_quoted(name)) for name in others),
+        *(F.col(quoted(name)) for name in others),
     )
 
 
@@ -207,7 +204,7 @@ def encode(
     if missing := own - set(changes.columns):
         raise ConfigError("changes", f"no column `{min(missing)}`", hint="Pass what decode gives.")
     others = [n for n in changes.columns if n not in own | set(VERDICT.fieldNames())]
-    change: Change = {field: F.col(_quoted(field)) for field in CHANGE.fieldNames()}
+    change: Change = {field: F.col(quoted(field)) for field in CHANGE.fieldNames()}
 
     staged = changes
     for name in ("problem", "raw"):
@@ -239,7 +236,7 @@ def encode(
         F.when(F.col("__n") == 0, F.coalesce(F.col("__lost"), nothing)).otherwise(nothing).alias("lost"),
         "problem",
         "raw",
-        *(F.col(_quoted(name)) for name in others),
+        *(F.col(quoted(name)) for name in others),
     )
 
 
@@ -258,7 +255,7 @@ def translate(
 def detect(messages: DataFrame) -> DataFrame:
     """`messages` with `format`, the name of each one's format or NULL, and `evidence`, the members that prove it."""
     codecs = {name: codec(name) for name in CODECS}
-    others = [F.col(_quoted(name)) for name in _others(messages)]
+    others = [F.col(quoted(name)) for name in _others(messages)]
     seen = _seen(_messages(messages), codecs)
     why = F.coalesce(
         evidence(codecs, F.col("__seen"), F.col(_FORMAT)),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
@@ -22,6 +24,8 @@ FAST = {
     "spark.driver.extraJavaOptions": _JVM,
     "spark.executor.extraJavaOptions": _JVM,
     "spark.sql.codegen.maxFields": "250",
+    # Of a hundred, the usual, a pipeline of some tables throws out in each batch what the next one needs.
+    "spark.sql.codegen.cache.maxEntries": "2000",
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 
@@ -58,3 +62,19 @@ def session(*, cores: int | None = None, driver_memory: str | None = None, **set
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+@contextmanager
+def configured(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
+    """The session's settings, for a while."""
+    before = {name: spark.conf.get(name, None) for name in conf}
+    for name, value in conf.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)

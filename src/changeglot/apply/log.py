@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from changeglot.apply.order import ORDER
-from changeglot.apply.rows import given, s, t
+from changeglot.apply.rows import given, s, settled, t
 from changeglot.model import CHANGE
 
 #: What a change is known by when it comes a second time: its place in the source's log, else in the transport.
@@ -26,6 +26,8 @@ def merge(changes: DataFrame, table: str, number: int) -> None:
     rows = changes.select(
         *CHANGE.fieldNames(), ORDER, identity.alias(IDENTITY), F.lit(number).cast("bigint").alias(BATCH)
     )
-    rows = rows.dropDuplicates([IDENTITY])
-    new = given(rows).mergeInto(table, s(IDENTITY) == t(IDENTITY))
-    new.whenNotMatched().insert({name: s(name) for name in rows.columns}).merge()
+    rows = settled(rows.dropDuplicates([IDENTITY]))
+    # The bounds spare reading files of the log that are older than all of it.
+    least, greatest = rows.agg(F.min(IDENTITY), F.max(IDENTITY)).collect()[0]
+    known = t(IDENTITY).between(F.lit(least), F.lit(greatest)) & (s(IDENTITY) == t(IDENTITY))
+    given(rows).mergeInto(table, known).whenNotMatched().insert({name: s(name) for name in rows.columns}).merge()

@@ -1,8 +1,12 @@
-"""Changes of one table as steps of its rows, and what the steps of each row come to."""
+"""Changes of one table as steps of its rows, and what the steps of each row come to.
+
+A step is of one of four kinds. END: the row is gone. PART: it has these values, the others stay. WHOLE: as PART, and
+every column of the table was told. BEGIN: it has these values and no others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -10,83 +14,77 @@ from pyspark.sql import functions as F
 from changeglot import kernel
 from changeglot.apply import types
 from changeglot.apply.order import ORDER
+from changeglot.columns import quoted
 from changeglot.model import Op
 
+END, PART, WHOLE, BEGIN = range(4)
+STEP = "STRUCT<`order`: STRING, kind: INT, at: TIMESTAMP, `values`: MAP<STRING, STRING>>"
 #: Names of the columns of what a row comes to, beside the table's own.
-GONE, SINCE, CARRIED = "__gone", "__since", "__carried"
-
+GONE, SINCE, TOLD, CARRIED, ORDERS = "__gone", "__since", "__whole", "__carried", "__orders"
 
 # A merge has no name for its target: what is given bears a mark before its names, and names without are the target's.
 _GIVEN = "__s_"
 
 
+def settled(rows: DataFrame) -> DataFrame:
+    """The rows, computed now and kept by Spark for as long as they are used.
+
+    What is made of them is planned from here on: Spark would plan all that led to them again with each use, which takes
+    longer than a small batch. A machine that is lost with some of them fails the batch, which is then applied again.
+    """
+    return rows.localCheckpoint(eager=True)
+
+
 def given(rows: DataFrame) -> DataFrame:
     """The rows as the source of a merge."""
-    return rows.select(*(F.col(_quoted(name)).alias(_GIVEN + name) for name in rows.columns))
+    return rows.select(*(F.col(quoted(name)).alias(_GIVEN + name) for name in rows.columns))
 
 
 def s(name: str) -> Column:
     """In a merge: the column of what is given."""
-    return F.col(_quoted(_GIVEN + name))
+    return F.col(quoted(_GIVEN + name))
 
 
 def t(name: str) -> Column:
     """In a merge: the column of the target."""
-    return F.col(_quoted(name))
+    return F.col(quoted(name))
 
 
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+def sets(values: Mapping[str, Column]) -> dict[str, Column]:
+    """In a merge: what the columns of the target are set to. Spark parses their names."""
+    return {quoted(name): value for name, value in values.items()}
+
+
+def same(key: Sequence[str], bounds: Mapping[str, tuple[object, object]]) -> Column:
+    """In a merge: is it the same row? The bounds of the batch's keys spare reading files that have none of them."""
+    met = F.lit(True)
+    for name, (low, high) in bounds.items():
+        met = met & t(name).between(F.lit(low), F.lit(high))
+    for name in key:
+        met = met & (s(name) == t(name))
+    return met
+
+
+def bounds(of: Mapping[str, str], key: Sequence[str]) -> dict[str, Column]:
+    """Aggregates over steps: least and greatest of each column of the key, if Python gives the value back unchanged."""
+    found: dict[str, Column] = {}
+    for n, name in enumerate(key):
+        if of[name] in ("smallint", "int", "bigint", "string", "date") or of[name].startswith("decimal"):
+            value = types.value(F.get("key", n), of[name])
+            found |= {f"low_{name}": F.min(value), f"high_{name}": F.max(value)}
+    return found
 
 
 def key_problem(key: Sequence[str]) -> Column:
     """STRING: why a row change has no place in a table with this key; NULL if it has."""
     names = F.array(*map(F.lit, key))
     found = F.map_keys(F.col("key"))
-    same = (F.size(found) == len(key)) & (F.size(F.array_except(found, names)) == 0)
+    fits = (F.size(found) == len(key)) & (F.size(F.array_except(found, names)) == 0)
+    told = F.concat(F.lit("its key is "), F.array_join(found, ", "), F.lit(f", the table's is {', '.join(key)}"))
     return (
         F.when(F.col("key").isNull(), F.lit("no key, which the table needs"))
-        .when(
-            ~same,
-            F.concat(F.lit("its key is "), F.array_join(found, ", "), F.lit(f", the table's is {', '.join(key)}")),
-        )
+        .when(~fits, told)
         .when(F.exists(F.map_values("key"), lambda each: each.isNull()), F.lit("NULL in its key"))
-    )
-
-
-def steps(changes: DataFrame, key: Sequence[str]) -> DataFrame:
-    """DataFrame<key ARRAY<STRING>, order, gone BOOLEAN, values MAP>; a change of a key ends one row and begins another.
-
-    `changes` are row changes with ORDER beside a change's fields, and no key_problem.
-    """
-    names = F.array(*map(F.lit, key))
-    old = F.transform(names, lambda name: F.col("key")[name])
-    # What is known of the row before belongs to the row under its new key too.
-    values = F.when(F.col("op") == Op.UPDATE, F.col("after")).when(F.col("op") == Op.INSERT, F.col("after"))
-    new = F.transform(names, lambda name: F.coalesce(F.col("after")[name], F.col("key")[name]))
-    moved = (F.col("op") == Op.UPDATE) & (new != old)
-    whole = kernel.overlay(F.col("before"), F.col("after"))
-    end = F.struct(old.alias("key"), F.lit(True).alias("gone"), F.lit(None).cast("map<string,string>").alias("values"))
-    begin = F.struct(
-        new.alias("key"), F.lit(False).alias("gone"), F.when(moved, whole).otherwise(values).alias("values")
-    )
-    each = F.when(F.col("op") == Op.DELETE, F.array(end)).when(moved, F.array(end, begin)).otherwise(F.array(begin))
-    return changes.select(F.col(ORDER).alias("order"), F.explode(each).alias("step")).select("order", "step.*")
-
-
-def folded(steps: DataFrame, key: Sequence[str], columns: Mapping[str, str]) -> DataFrame:
-    """A row for each key, in the table's columns and types, with ORDER, GONE, SINCE and CARRIED, the names it has."""
-    last = kernel.fold(F.col("order"), F.col("gone"), F.col("values"))
-    each = steps.groupBy("key").agg(last.alias("row")).select("key", "row.*")
-    text = {name: F.col("values")[name] for name in columns}
-    for n, name in enumerate(key):
-        text[name] = F.coalesce(text[name], F.get("key", n))
-    return each.select(
-        *(types.value(text[name], kind).alias(name) for name, kind in columns.items()),
-        F.col("order").alias(ORDER),
-        F.col("gone").alias(GONE),
-        F.col("since").alias(SINCE),
-        F.coalesce(F.map_keys("values"), F.array().cast("array<string>")).alias(CARRIED),
     )
 
 
@@ -98,3 +96,94 @@ def value_problem(columns: Mapping[str, str]) -> Column:
             bad = types.wrong(F.col(image)[name], kind)
             found = F.when(bad, F.lit(f"{name}: no {kind}")).otherwise(found)
     return found
+
+
+def steps(changes: DataFrame, key: Sequence[str], columns: Collection[str]) -> DataFrame:
+    """DataFrame<key ARRAY<STRING>, order, kind, at, values, lender ARRAY<STRING>> of row changes without a key_problem.
+
+    `columns` are those of the table: a change that carries them all tells the whole row. A change of a key ends one row
+    and begins another; where it does not tell all of that, `lender` is the key under which the rest of it is stored.
+    """
+    names = F.array(*map(F.lit, key))
+    old = F.transform(names, lambda name: F.col("key")[name])
+    new = F.transform(names, lambda name: F.coalesce(F.col("after")[name], F.col("key")[name]))
+    moved = (F.col("op") == Op.UPDATE) & (new != old)
+    values = F.when(moved, kernel.overlay(F.col("before"), F.col("after"))).otherwise(F.col("after"))
+    every = F.create_map(*(part for name in columns for part in (F.lit(name), F.lit(""))))
+    all_told = kernel.covers(values, every)
+    kind = F.when((F.col("op") == Op.INSERT) | (moved & all_told), BEGIN).when(all_told, WHOLE).otherwise(PART)
+    at = F.coalesce("committed_at", "produced_at")
+
+    def step(key: Column, kind: Column, values: Column, lender: Column) -> Column:
+        parts = {"key": key, "kind": kind, "at": at, "values": values, "lender": lender}
+        return F.struct(*(part.alias(name) for name, part in parts.items()))
+
+    nothing, nobody = F.lit(None).cast("map<string,string>"), F.lit(None).cast("array<string>")
+    end = step(old, F.lit(END), nothing, nobody)
+    begin = step(new, kind, values, F.when(moved & ~all_told, old))
+    each = F.when(F.col("op") == Op.DELETE, F.array(end)).when(moved, F.array(end, begin)).otherwise(F.array(begin))
+    found = changes.select(F.col(ORDER).alias("order"), F.explode(each).alias("step"))
+    return found.select("order", "step.*")
+
+
+def lent(steps: DataFrame, stored: DataFrame) -> DataFrame:
+    """The steps, those with a lender completed by what is stored under its key: DataFrame<key, values MAP>."""
+    rest = stored.select(F.col("key").alias("__lender"), F.col("values").alias("__rest"))
+    joined = steps.join(rest, F.col("lender") == F.col("__lender"), "left")
+    whole = F.col("lender").isNotNull() & F.col("__rest").isNotNull()
+    return joined.select(
+        "key",
+        "order",
+        F.when(whole, F.lit(BEGIN)).otherwise(F.col("kind")).alias("kind"),
+        "at",
+        F.when(whole, kernel.overlay(F.col("__rest"), F.col("values"))).otherwise(F.col("values")).alias("values"),
+        F.lit(None).cast("array<string>").alias("lender"),
+    )
+
+
+def with_ends(steps: DataFrame, ended: DataFrame | None) -> DataFrame:
+    """The steps, and the ends that earlier batches told of the same rows; `ended` is DataFrame<key, order, at>."""
+    kept = steps.select("key", "order", "kind", "at", "values")
+    if ended is None:
+        return kept
+    keys = kept.select("key").distinct()
+    every = F.size("key") == 0
+    of_rows = ended.where(~every).join(keys, "key", "left_semi").select("key", ORDER, "at")
+    of_all = keys.crossJoin(F.broadcast(ended.where(every).select(ORDER, "at")))
+    ends = of_rows.unionByName(of_all).select(
+        "key",
+        F.col(ORDER).alias("order"),
+        F.lit(END).alias("kind"),
+        "at",
+        F.lit(None).cast("map<string,string>").alias("values"),
+    )
+    return kept.unionByName(ends)
+
+
+def folded(steps: DataFrame, key: Sequence[str], columns: Mapping[str, str]) -> DataFrame:
+    """A row for each key: the table's columns in their types, ORDER, GONE, SINCE, TOLD, CARRIED (names) and ORDERS."""
+    each = F.collect_list(F.struct("order", "kind", "at", "values"))
+    found = steps.groupBy("key").agg(each.alias("steps")).select("key", kernel.fold(F.col("steps")).alias("row"))
+    return found.select("key", "row.*").select(
+        *(value.alias(name) for name, value in typed(F.col("values"), key, columns).items()),
+        F.col("order").alias(ORDER),
+        F.col("gone").alias(GONE),
+        F.col("since").alias(SINCE),
+        F.col("whole").alias(TOLD),
+        F.coalesce(F.map_keys("values"), F.array().cast("array<string>")).alias(CARRIED),
+        F.col("orders").alias(ORDERS),
+    )
+
+
+def typed(values: Column, key: Sequence[str], columns: Mapping[str, str]) -> dict[str, Column]:
+    """The columns of a row whose texts and key (ARRAY<STRING> `key`) are given."""
+    text = {name: values[name] for name in columns}
+    for n, name in enumerate(key):
+        text[name] = F.coalesce(text[name], F.get("key", n))
+    return {name: types.value(text[name], kind) for name, kind in columns.items()}
+
+
+def texts(columns: Mapping[str, str]) -> Column:
+    """MAP<STRING, STRING>: the columns of a stored row, as text again."""
+    pairs = [part for name, kind in columns.items() for part in (F.lit(name), types.text(t(name), kind))]
+    return F.create_map(*pairs)

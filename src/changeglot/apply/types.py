@@ -78,6 +78,22 @@ def column_type(declared: str | None, jdbc: int | None = None) -> str:
     return _UNSIGNED.get(found, found) if "unsigned" in name else found
 
 
+def loss(declared: str) -> str | None:
+    """What a column of the type does not keep as the source has it.
+
+    >>> loss("decimal(65,30)"), loss("datetime"), loss("int")
+    ('is text: no decimal of Spark has more than 38 digits', 'a zero date becomes NULL', None)
+    """
+    kind = column_type(declared)
+    word = declared.lower().split("(")[0].split(" ")[0]
+    family = FAMILY.get(word)
+    if family == "decimal" and kind == TEXT:
+        return "is text: no decimal of Spark has more than 38 digits"
+    if family in ("datetime", "timestamp", "zoned") and kind == TEXT:
+        return "is text: Spark's times stop at the microsecond"
+    return "a zero date becomes NULL" if kind in ("date", "timestamp_ntz", "timestamp") else None
+
+
 def _decimal(numbers: list[int]) -> str:
     precision, scale = (*numbers, 0, 0)[:2]
     if not 0 < precision <= 38 or not 0 <= scale <= precision:
@@ -97,6 +113,13 @@ def value(text: Column, kind: str) -> Column:
         fits = text.rlike(rf"^[+-]?[0-9]+(\.[0-9]{{0,{scale}}}0*)?$")
         return F.when(fits, text.try_cast(kind))
     return text.try_cast(kind)
+
+
+def text(value: Column, kind: str) -> Column:
+    """The value as text that `value` reads back as the same."""
+    if kind == "binary":
+        return F.translate(F.base64(value), "\r\n", "")
+    return value.cast("string")
 
 
 def wrong(text: Column, kind: str) -> Column:

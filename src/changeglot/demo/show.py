@@ -1,4 +1,4 @@
-"""The demo: decodes the seven tellings of one story, and shows that they mean the same changes.
+"""The demo: decodes the seven tellings of one story, shows that they mean the same changes, and makes tables of them.
 
 What is the same is found out by Spark, on what was decoded. Nothing here knows the story.
 """
@@ -54,13 +54,16 @@ def show(spark: SparkSession, compared: Callable[[DataFrame], list[Step]] | None
             messages = inputs.numbered(spark)
             decoded = changeglot.decode(messages, tables=tables).persist()
             try:
-                return _print(messages, decoded, (compared or compare)(decoded))
+                return _print(messages, decoded, (compared or compare)(decoded), Path(scratch))
             finally:
                 decoded.unpersist()
 
 
-def _print(messages: DataFrame, decoded: DataFrame, steps: list[Step]) -> bool:
+def _print(messages: DataFrame, decoded: DataFrame, steps: list[Step], scratch: Path) -> bool:
+    import yaml
     from pyspark.sql import functions as F
+
+    from changeglot.demo import lake
 
     bad = decoded.where(F.col("problem").isNotNull()).select(
         "file", "line", "problem", F.col("raw.value").cast("STRING").alias("text")
@@ -99,6 +102,9 @@ def _print(messages: DataFrame, decoded: DataFrame, steps: list[Step]) -> bool:
         print(f"{row['file']}:{row['line']}  {row['problem']}")
         print(cut(f"  {row['text']}"))
     print(fill("It stopped nothing. `--quarantine DIR` keeps such messages with their bytes, reason, file and line."))
+    title("Into tables")
+    tables = yaml.safe_load((SHOP / "tables.yaml").read_text())["tables"]
+    kept = lake.show(decoded.sparkSession, decoded, scratch, tables)
     title("Try next" if not wrong else "The tellings differ: see above")
     shop = _near(SHOP)
     for command in (
@@ -108,7 +114,7 @@ def _print(messages: DataFrame, decoded: DataFrame, steps: list[Step]) -> bool:
         "changeglot explain dataworks shareplex",
     ):
         print(f"  {command}")
-    return not wrong and len(aside) > 0
+    return not wrong and len(aside) > 0 and kept
 
 
 def compare(decoded: DataFrame) -> list[Step]:

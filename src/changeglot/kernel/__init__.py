@@ -159,6 +159,11 @@ def unlike(first: Column, second: Column) -> Column:
     return _call("unlike", first, second)
 
 
-def fold(order: Column, gone: Column, values: Column) -> Column:
-    """Aggregate, STRUCT<order, gone, since, values>: what many steps of one row come to; see Fold.java."""
-    return _call("fold", order, gone, values)
+def fold(steps: Column) -> Column:
+    """STRUCT<order, gone, since, whole, values, orders>: what an ARRAY of steps of one row comes to; see Steps.java."""
+    return _call("fold", steps)
+
+
+def versions(steps: Column, stored: Column, tracked: Column) -> Column:
+    """ARRAY<STRUCT<start, end, start_at, end_at, values, base, steps>>: versions that steps change; see Steps.java."""
+    return _call("versions", steps, stored, tracked)

@@ -2,40 +2,58 @@
 
 from __future__ import annotations
 
+import json
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
+from changeglot.columns import quoted
+from changeglot.local import configured
 from changeglot.options import option
 
+#: The property of a table that holds its key.
+KEY = "changeglot.key"
 
-def quoted(*parts: str) -> str:
-    """An identifier of SQL: what is in the parts is a name and nothing else.
 
-    >>> quoted("shop", "a`b")
-    '`shop`.`a``b`'
+@dataclass(frozen=True)
+class Mark:
+    """Who commits which batch. `replayed`: the batch may have been begun before, by a process that died."""
+
+    writer: str
+    batch: int
+    replayed: bool = True
+
+    def of(self, *step: str) -> Mark:
+        """The mark of one commit among those of the batch."""
+        return Mark("/".join((self.writer, *step)), self.batch, self.replayed)
+
+
+def safe(name: str) -> str:
+    """The name as one of a file: those of tables come from messages, and may hold anything.
+
+    >>> safe("a/../b"), safe("..")
+    ('a~2F..~2Fb', '~2E~2E')
     """
-    return ".".join("`" + part.replace("`", "``") + "`" for part in parts)
+    escaped = re.sub(r"[^\w\- .]", lambda found: "".join(f"~{byte:02X}" for byte in found[0].encode()), name)
+    return escaped if escaped.strip(". ") else "".join(f"~{byte:02X}" for byte in name.encode())
 
 
-@contextmanager
-def settings(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
-    """The session's settings, for a while."""
-    before = {name: spark.conf.get(name, None) for name in conf}
-    for name, value in conf.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, old)
+def literal(text: str) -> str:
+    r"""The text in SQL, where no parameter may stand: it is that text and nothing else.
+
+    >>> print(literal("it's"))
+    'it\'s'
+    """
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def assigned(properties: Mapping[str, str]) -> str:
+    """Properties of a table, in SQL."""
+    return ", ".join(f"{literal(name)} = {literal(value)}" for name, value in properties.items())
 
 
 @dataclass(frozen=True)
@@ -60,16 +78,31 @@ class LakeSink(ABC):
     def exists(self, spark: SparkSession, table: str) -> bool: ...
 
     @abstractmethod
-    def create(self, spark: SparkSession, table: str, columns: Mapping[str, str], cluster: tuple[str, ...]) -> None:
-        """An empty table, if it is not there."""
+    def create(self, spark: SparkSession, table: str, columns: Mapping[str, str], key: Sequence[str] = ()) -> None:
+        """An empty table, if it is not there; its rows lie by the key."""
 
     @abstractmethod
-    def done(self, spark: SparkSession, table: str, writer: str, batch: int) -> bool:
+    def done(self, spark: SparkSession, table: str, mark: Mark) -> bool:
         """Has this writer committed this batch, or a later one, to the table?"""
 
     @abstractmethod
-    def once(self, writer: str, batch: int) -> Mapping[str, str]:
-        """Settings under which a commit bears the writer's batch, in the table's own transaction."""
+    def marking(self, mark: Mark) -> Mapping[str, str]:
+        """Settings under which a commit bears the mark, in the table's own transaction."""
+
+    @abstractmethod
+    def tidy(self, spark: SparkSession, table: str, hours: int) -> None:
+        """Small files made into large ones, and what was replaced more than so many hours ago removed."""
+
+    def once(self, spark: SparkSession, table: str, mark: Mark, write: Callable[[], object]) -> None:
+        """Does what commits to the table, unless it was done."""
+        if not (mark.replayed and self.done(spark, table, mark)):
+            with configured(spark, self.marking(mark)):
+                write()
+
+    def key(self, spark: SparkSession, table: str) -> tuple[str, ...]:
+        """The key that the table was made with."""
+        rows = spark.sql(f"SHOW TBLPROPERTIES {table}").where(f"key = '{KEY}'").collect()
+        return tuple(json.loads(rows[0]["value"])) if rows else ()
 
     def columns(self, spark: SparkSession, table: str) -> dict[str, str]:
         """Names and types, as DDL."""
@@ -83,9 +116,8 @@ class LakeSink(ABC):
     def widen(self, spark: SparkSession, table: str, column: str, kind: str) -> None:
         spark.sql(f"ALTER TABLE {table} ALTER COLUMN {quoted(column)} TYPE {kind}")
 
-    def append(self, rows: DataFrame, table: str, writer: str, batch: int) -> None:
-        """The rows added, once."""
-        spark = rows.sparkSession
-        if not self.done(spark, table, writer, batch):
-            with settings(spark, self.once(writer, batch)):
-                rows.writeTo(table).append()
+    def rename(self, spark: SparkSession, table: str, column: str, now: str) -> None:
+        spark.sql(f"ALTER TABLE {table} RENAME COLUMN {quoted(column)} TO {quoted(now)}")
+
+    def drop(self, spark: SparkSession, table: str, column: str) -> None:
+        spark.sql(f"ALTER TABLE {table} DROP COLUMN {quoted(column)}")

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from pyspark.sql import SparkSession
 
-from changeglot.sinks.base import LakeSink, quoted
+from changeglot.columns import quoted
+from changeglot.sinks.base import KEY, LakeSink, Mark, assigned, safe
 
 _TXN = "spark.databricks.delta.write.txn"
+_PROPERTIES = {
+    # A changed row is marked in a bitmap, its file is not written again.
+    "delta.enableDeletionVectors": "true",
+    "delta.enableTypeWidening": "true",
+    # Any name, and columns that can be renamed and dropped.
+    "delta.columnMapping.mode": "name",
+}
 
 
 @dataclass(frozen=True)
@@ -29,7 +38,7 @@ class Delta(LakeSink):
         }
 
     def identifier(self, *names: str) -> str:
-        return f"delta.{quoted('/'.join((self.path.rstrip('/'), *names)))}"
+        return f"delta.{quoted('/'.join((self.path.rstrip('/'), *map(safe, names))))}"
 
     def exists(self, spark: SparkSession, table: str) -> bool:
         # Spark's catalog knows no table by its path.
@@ -38,19 +47,22 @@ class Delta(LakeSink):
         path = table.removeprefix("delta.").strip("`").replace("``", "`")
         return bool(jvm.io.delta.tables.DeltaTable.isDeltaTable(spark._jsparkSession, path))
 
-    def create(self, spark: SparkSession, table: str, columns: Mapping[str, str], cluster: tuple[str, ...]) -> None:
+    def create(self, spark: SparkSession, table: str, columns: Mapping[str, str], key: Sequence[str] = ()) -> None:
         wanted = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns.items())
-        clustered = f"CLUSTER BY ({', '.join(map(quoted, cluster))})" if cluster else ""
-        properties = {
-            "delta.enableDeletionVectors": "true",
-            "delta.enableTypeWidening": "true",
-        }
-        listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
-        spark.sql(f"CREATE TABLE IF NOT EXISTS {table} ({wanted}) USING delta {clustered} TBLPROPERTIES ({listed})")
+        # Delta clusters by four columns at most, which have an order and are among the first, of which it keeps bounds.
+        first = [name for name, kind in columns.items() if kind not in ("binary", "boolean")][:32]
+        by = [name for name in key if name in first][:4]
+        clustered = f"CLUSTER BY ({', '.join(map(quoted, by))})" if by else ""
+        properties = assigned({**_PROPERTIES, KEY: json.dumps(list(key))})
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {table} ({wanted}) USING delta {clustered} TBLPROPERTIES ({properties})")
 
-    def done(self, spark: SparkSession, table: str, writer: str, batch: int) -> bool:
+    def done(self, spark: SparkSession, table: str, mark: Mark) -> bool:
         # Delta itself leaves out a commit that bears a batch which the table has.
         return False
 
-    def once(self, writer: str, batch: int) -> Mapping[str, str]:
-        return {f"{_TXN}AppId": writer, f"{_TXN}Version": str(batch)}
+    def marking(self, mark: Mark) -> Mapping[str, str]:
+        return {f"{_TXN}AppId": mark.writer, f"{_TXN}Version": str(mark.batch)}
+
+    def tidy(self, spark: SparkSession, table: str, hours: int) -> None:
+        spark.sql(f"OPTIMIZE {table}")
+        spark.sql(f"VACUUM {table} RETAIN {hours} HOURS")

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import ClassVar
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from changeglot.columns import quoted
 from changeglot.options import option
-from changeglot.sinks.base import LakeSink, quoted
+from changeglot.sinks.base import KEY, LakeSink, Mark, assigned, literal, safe
 
 CATALOG = "changeglot_lake"
 _MARK = "changeglot-batch-"
+#: Snapshots that are kept however old: the marks of the last batch are in them.
+_SNAPSHOTS = 200
 
 
 @dataclass(frozen=True)
@@ -38,26 +43,41 @@ class Iceberg(LakeSink):
         }
 
     def identifier(self, *names: str) -> str:
-        return quoted(CATALOG, *names)
+        return quoted(CATALOG, *map(safe, names))
 
     def exists(self, spark: SparkSession, table: str) -> bool:
         return bool(spark.catalog.tableExists(table))
 
-    def create(self, spark: SparkSession, table: str, columns: Mapping[str, str], cluster: tuple[str, ...]) -> None:
+    def create(self, spark: SparkSession, table: str, columns: Mapping[str, str], key: Sequence[str] = ()) -> None:
+        if self.exists(spark, table):
+            return
         wanted = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns.items())
         properties = {
             "format-version": "3",
+            KEY: json.dumps(list(key)),
+            # A changed row is marked as deleted in a file of marks, and its own file is not written again.
             **{f"write.{op}.mode": "merge-on-read" for op in ("merge", "update", "delete")},
+            # Rows of a merge go where they are made: a shuffle for the sake of files is left to the upkeep.
+            **{f"write.{op}.distribution-mode": "none" for op in ("merge", "update", "delete")},
+            "write.metadata.delete-after-commit.enabled": "true",
         }
-        listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
-        spark.sql(f"CREATE TABLE IF NOT EXISTS {table} ({wanted}) USING iceberg TBLPROPERTIES ({listed})")
-        if cluster:
-            spark.sql(f"ALTER TABLE {table} WRITE ORDERED BY {', '.join(map(quoted, cluster))}")
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {table} ({wanted}) USING iceberg TBLPROPERTIES ({assigned(properties)})")
+        by = [name for name in key if columns[name] not in ("binary", "boolean")]
+        if by:
+            spark.sql(f"ALTER TABLE {table} WRITE LOCALLY ORDERED BY {', '.join(map(quoted, by))}")
 
-    def done(self, spark: SparkSession, table: str, writer: str, batch: int) -> bool:
-        marks = spark.table(f"{table}.snapshots").select(F.col("summary")[_MARK + writer].cast("bigint").alias("batch"))
-        last = marks.agg(F.max("batch")).first()
-        return last is not None and last[0] is not None and int(last[0]) >= batch
+    def done(self, spark: SparkSession, table: str, mark: Mark) -> bool:
+        marks = spark.table(f"{table}.snapshots").select(F.col("summary")[_MARK + mark.writer].cast("bigint"))
+        last = marks.toDF("batch").agg(F.max("batch")).first()
+        return last is not None and last[0] is not None and int(last[0]) >= mark.batch
 
-    def once(self, writer: str, batch: int) -> Mapping[str, str]:
-        return {f"spark.sql.iceberg.snapshot-property.{_MARK}{writer}": str(batch)}
+    def marking(self, mark: Mark) -> Mapping[str, str]:
+        return {f"spark.sql.iceberg.snapshot-property.{_MARK}{mark.writer}": str(mark.batch)}
+
+    def tidy(self, spark: SparkSession, table: str, hours: int) -> None:
+        name = literal(table.removeprefix(quoted(CATALOG) + "."))
+        until = literal((datetime.now(UTC) - timedelta(hours=hours)).isoformat(" "))
+        procedure = f"CALL {quoted(CATALOG)}.system"
+        spark.sql(f"{procedure}.rewrite_data_files(table => {name})")
+        old = f"older_than => TIMESTAMP {until}, retain_last => {_SNAPSHOTS}"
+        spark.sql(f"{procedure}.expire_snapshots(table => {name}, {old})")

@@ -32,7 +32,16 @@ class Files(MessageSource):
 
     def messages(self, spark: SparkSession) -> DataFrame:
         reader = spark.readStream.format("text").schema("value STRING").option("lineSep", "\n")
-        return _facts(reader.option("maxFilesPerTrigger", str(self.files_per_batch)).load(self.path))
+        return _facts(reader.option("maxFilesPerTrigger", str(self.files_per_batch)).load(self._streamed(spark)))
+
+    def _streamed(self, spark: SparkSession) -> str:
+        """The path as a stream takes it: of a single file, a glob that it alone meets."""
+        jvm, context = spark.sparkContext._jvm, spark.sparkContext._jsc
+        assert jvm is not None
+        path = jvm.org.apache.hadoop.fs.Path(self.path)
+        system = path.getFileSystem(context.hadoopConfiguration())
+        is_file = system.exists(path) and system.getFileStatus(path).isFile()
+        return f"{self.path[:-1]}[{self.path[-1]}]" if is_file else self.path
 
     def sample(self, spark: SparkSession) -> DataFrame:
         return _facts(spark.read.format("text").schema("value STRING").option("lineSep", "\n").load(self.path))

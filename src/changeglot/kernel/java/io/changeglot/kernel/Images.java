@@ -23,7 +23,7 @@ final class Images {
 
   /** What to do with each value of the images that have these names and columns. */
   private static final class Plan {
-    Object names, columns;
+    Mark names, columns;
     Spelling[] spellings;
     boolean changes;
   }
@@ -32,13 +32,33 @@ final class Images {
   private int planCount;
   private HashMap<String, String> rules;
 
-  private static final Object NOTHING = new Object();
+  /**
+   * What to know a list by: a copy of its bytes; a list that is no bytes of Spark's is a constant, and itself. `seen` is
+   * the object that was last found to be the same: what a memo gave comes again as the same object.
+   */
+  private static final class Mark {
+    final byte[] bytes;
+    ArrayData seen;
 
-  /** What to know a list by: a copy of its bytes; a list that is no bytes of Spark's is a constant, and itself. */
-  private static Object mark(ArrayData list) {
-    if (list == null) return NOTHING;
-    if (!(list instanceof UnsafeArrayData)) return list;
-    return bytes((UnsafeArrayData) list);
+    Mark(ArrayData list) {
+      bytes = list instanceof UnsafeArrayData ? Images.bytes((UnsafeArrayData) list) : null;
+      seen = list;
+    }
+
+    boolean is(ArrayData list) {
+      if (list == seen) return true;
+      if (bytes == null || !(list instanceof UnsafeArrayData) || !equal((UnsafeArrayData) list)) return false;
+      seen = list;
+      return true;
+    }
+
+    private boolean equal(UnsafeArrayData list) {
+      if (list.getSizeInBytes() != bytes.length) return false;
+      Object base = list.getBaseObject();
+      if (!(base instanceof byte[])) return Arrays.equals(Images.bytes(list), bytes);
+      int from = (int) (list.getBaseOffset() - Platform.BYTE_ARRAY_OFFSET);
+      return Arrays.equals((byte[]) base, from, from + bytes.length, bytes, 0, bytes.length);
+    }
   }
 
   private static byte[] bytes(UnsafeArrayData list) {
@@ -47,24 +67,10 @@ final class Images {
     return copy;
   }
 
-  private static boolean same(Object mark, ArrayData list) {
-    if (!(list instanceof UnsafeArrayData)) return mark == (list == null ? NOTHING : list);
-    if (!(mark instanceof byte[])) return false;
-    byte[] known = (byte[]) mark;
-    UnsafeArrayData a = (UnsafeArrayData) list;
-    if (a.getSizeInBytes() != known.length) return false;
-    Object base = a.getBaseObject();
-    if (base instanceof byte[]) {
-      int from = (int) (a.getBaseOffset() - Platform.BYTE_ARRAY_OFFSET);
-      return Arrays.equals((byte[]) base, from, from + known.length, known, 0, known.length);
-    }
-    return Arrays.equals(bytes(a), known);
-  }
-
   private Plan plan(ArrayData names, ArrayData columns, UTF8String table) {
     for (int i = 0; i < planCount; i++) {
       Plan p = plans[i];
-      if (same(p.columns, columns) && same(p.names, names)) {
+      if (p.columns.is(columns) && p.names.is(names)) {
         if (i > 0) {
           plans[i] = plans[i - 1];
           plans[i - 1] = p;
@@ -89,8 +95,8 @@ final class Images {
         break;
       }
     }
-    p.names = mark(names);
-    p.columns = mark(columns);
+    p.names = new Mark(names);
+    p.columns = new Mark(columns);
     int i = planCount < PLANS ? planCount++ : PLANS - 1;
     plans[i] = p;
     return p;
@@ -305,6 +311,7 @@ final class Images {
 
   /** The values with each text that is not NULL under its name; NULL if there are none at all. */
   MapData note(MapData values, ArrayData names, ArrayData texts) {
+    if (values == null && noted(names, texts)) return notes;
     int n = names.numElements(), m = values == null ? 0 : values.numElements(), fresh = 0, noted = 0;
     int[] over = new int[m], added = new int[n];
     for (int i = 0; i < n; i++) {
@@ -321,7 +328,27 @@ final class Images {
     out.beginValues();
     for (int i = 0; i < m; i++) out.add(over[i] > 0 ? texts.getUTF8String(over[i] - 1) : Image.text(values.valueArray(), i));
     for (int i = 0; i < fresh; i++) out.add(texts.getUTF8String(added[i]));
-    return out.map();
+    MapData result = out.map();
+    if (values == null) {
+      notes = result;
+      noteNames = names;
+      noteTexts = new UTF8String[n];
+      for (int i = 0; i < n; i++) if (!texts.isNullAt(i)) noteTexts[i] = texts.getUTF8String(i).copy();
+    }
+    return result;
+  }
+
+  /** The last notes that were laid on nothing: most messages of a topic have the same. */
+  private MapData notes;
+  private ArrayData noteNames;
+  private UTF8String[] noteTexts;
+
+  private boolean noted(ArrayData names, ArrayData texts) {
+    if (notes == null || names != noteNames) return false;
+    for (int i = 0; i < noteTexts.length; i++) {
+      if (texts.isNullAt(i) ? noteTexts[i] != null : !texts.getUTF8String(i).equals(noteTexts[i])) return false;
+    }
+    return true;
   }
 
   /** The values whose names begin with one of the prefixes; NULL if none does. */
@@ -351,7 +378,7 @@ final class Images {
 
   /** What two lists became. */
   private static final class Known {
-    Object first, second;
+    Mark first, second;
     ArrayData result;
   }
 
@@ -362,7 +389,7 @@ final class Images {
   private ArrayData find(ArrayData first, ArrayData second) {
     for (int i = 0; i < knownCount; i++) {
       Known k = known[i];
-      if (same(k.first, first) && same(k.second, second)) {
+      if (k.first.is(first) && k.second.is(second)) {
         if (i > 0) {
           known[i] = known[i - 1];
           known[i - 1] = k;
@@ -375,8 +402,8 @@ final class Images {
 
   private ArrayData keep(ArrayData first, ArrayData second, Object[] columns, DataType type) {
     Known k = new Known();
-    k.first = mark(first);
-    k.second = mark(second);
+    k.first = new Mark(first);
+    k.second = new Mark(second);
     k.result = columns(columns, type);
     known[knownCount < PLANS ? knownCount++ : PLANS - 1] = k;
     return k.result;
@@ -503,10 +530,28 @@ final class Images {
     return merge(columns, inferred(first, second, type), type);
   }
 
+  /** Lists of columns, as they are kept, and the names that each was last seen to declare. */
+  private static final int LISTS = 16;
+  private final ArrayData[] declaring = new ArrayData[LISTS];
+  private final Mark[] declared = new Mark[LISTS];
+  private int nextDeclaring;
+
   /** True if the columns are those of the image, in its order, all have types, and the other image has no more. */
   private boolean declares(ArrayData columns, InternalRow image, InternalRow other) {
     if (columns == null || image == null) return false;
     ArrayData names = image.getMap(0).keyArray();
+    int at = 0;
+    while (at < LISTS && declaring[at] != columns) at++;
+    if (at == LISTS || !declared[at].is(names)) {
+      if (!declares(columns, names)) return false;
+      if (at == LISTS) at = nextDeclaring = (nextDeclaring + 1) % LISTS;
+      declaring[at] = columns;
+      declared[at] = new Mark(names);
+    }
+    return other == null || covers(image.getMap(0), other.getMap(0));
+  }
+
+  private static boolean declares(ArrayData columns, ArrayData names) {
     int n = columns.numElements();
     if (names.numElements() != n) return false;
     for (int i = 0; i < n; i++) {
@@ -515,7 +560,7 @@ final class Images {
       if (column.isNullAt(0) || (column.isNullAt(1) && column.isNullAt(2)) || !column.isNullAt(4)) return false;
       if (!column.getUTF8String(0).equals(names.getUTF8String(i))) return false;
     }
-    return other == null || covers(image.getMap(0), other.getMap(0));
+    return true;
   }
 
   /** True if the first image has a value under every name of the second: it then tells all of its kinds. */

@@ -53,7 +53,8 @@ public final class Kernel implements FunctionCatalog {
       Map.entry("joined", Joined::new),
       Map.entry("unlike", Unlike::new),
       Map.entry("completed", Completed::new),
-      Map.entry("fold", Fold::new)));
+      Map.entry("fold", Fold::new),
+      Map.entry("versions", Versions::new)));
 
   private static boolean isMap(StructType arguments) {
     for (StructField f : arguments.fields()) if (f.dataType() instanceof MapType) return true;
@@ -109,6 +110,8 @@ public final class Kernel implements FunctionCatalog {
     private final StructType takes;
     private final DataType gives;
     private transient ThreadLocal<S> states;
+    /** Of the thread that asked last. In one object: a thread that sees it sees whose it is. */
+    private transient Held<S> held;
 
     Bound(DataType gives, StructType takes) {
       this.gives = gives;
@@ -117,10 +120,15 @@ public final class Kernel implements FunctionCatalog {
 
     abstract S fresh();
 
+    private record Held<S>(Thread by, S state) {}
+
     final S state() {
+      Held<S> last = held;
+      if (last != null && last.by == Thread.currentThread()) return last.state;
       ThreadLocal<S> known = states;
       if (known == null) states = known = ThreadLocal.withInitial((Supplier<S>) this::fresh);
-      return known.get();
+      held = last = new Held<>(Thread.currentThread(), known.get());
+      return last.state;
     }
 
     static InternalRow row(InternalRow arguments, int i, int fields) {
@@ -472,6 +480,38 @@ public final class Kernel implements FunctionCatalog {
 
     public ArrayData invoke(InternalRow a) {
       return state().completed(array(a, 0), row(a, 1, 2), row(a, 2, 2), COLUMNS);
+    }
+  }
+
+  /** fold(steps): STRUCT, what the steps of one row come to; see Steps. */
+  public static final class Fold extends Bound<InternalRow, Void> {
+    Fold(StructType types) {
+      super(Steps.STATE, types);
+    }
+
+    @Override
+    Void fresh() {
+      return null;
+    }
+
+    public InternalRow invoke(InternalRow a) {
+      return Steps.fold(a.getArray(0));
+    }
+  }
+
+  /** versions(steps, stored versions, tracked names or NULL): ARRAY of STRUCT, those that change; see Steps. */
+  public static final class Versions extends Bound<ArrayData, Void> {
+    Versions(StructType types) {
+      super(DataTypes.createArrayType(Steps.VERSION, true), types);
+    }
+
+    @Override
+    Void fresh() {
+      return null;
+    }
+
+    public ArrayData invoke(InternalRow a) {
+      return Steps.versions(a.getArray(0), a.getArray(1), array(a, 2));
     }
   }
 }

@@ -1,0 +1,225 @@
+"""Changes into tables: what changeglot's `scd1` costs beside a bare MERGE of the same rows, decoded already.
+
+usage: apply.py, after run.py: brings its results.md up to date. `--quick` is a trial with small tables.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import meter
+import report
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from results import ApplyRun, Results
+
+import changeglot
+from changeglot.apply.order import ORDER, order
+from changeglot.apply.route import Rule
+from changeglot.held import MESSAGE, Quarantine
+from changeglot.model import CHANGE, VERDICT, Op, change, group
+from changeglot.sinks import SINKS
+from changeglot.sinks.base import LakeSink, Mark
+from changeglot.sources.base import PLACE
+from changeglot.target import ENDED, Target, Upkeep
+
+HERE = Path(__file__).resolve().parent
+DATA = HERE / "data" / "apply"
+ROWS = 10_000_000
+BATCHES = (1_000, 100_000, 1_000_000)
+#: A batch of this size into a table of a tenth of the rows too: does the cost follow the batch?
+FOLLOWING = 10_000
+ROUNDS = 3
+TYPES = {
+    "id": "bigint",
+    "customer": "bigint",
+    "status": "string",
+    "total": "decimal(12,2)",
+    "placed": "timestamp",
+    "note": "string",
+}
+
+
+def say(words: str) -> None:
+    sys.stderr.write(words + "\n")
+
+
+def values(key: Column, version: int) -> dict[str, Column]:
+    """A row of the shop's orders; another version of it differs in all but the key."""
+    mixed = F.abs(F.xxhash64(key, F.lit(version)))
+    return {
+        "id": key,
+        "customer": mixed % 100_000,
+        "status": F.element_at(F.array(*map(F.lit, ("new", "paid", "sent", "back"))), (mixed % 4 + 1).cast("int")),
+        "total": ((mixed % 1_000_000) / 100).cast("decimal(12,2)"),
+        "placed": F.timestamp_seconds(F.lit(1_700_000_000) + mixed % 10_000_000),
+        "note": F.concat(F.lit("a note of "), mixed.cast("string")),
+    }
+
+
+class Apply:
+    """The tables and batches of one sink."""
+
+    def __init__(self, spark: SparkSession, sink: LakeSink) -> None:
+        self.spark, self.sink = spark, sink
+
+    def table(self, rows: int) -> str:
+        return self.sink.identifier("bench", f"orders_{rows}")
+
+    def fill(self, rows: int) -> None:
+        """A table of so many rows, as an earlier run of a pipeline would have left it after its upkeep."""
+        table = self.table(rows)
+        if self.sink.exists(self.spark, table):
+            return
+        say(f"{self.sink.name}: a table of {rows:,} rows")
+        self.sink.create(self.spark, table, {**TYPES, ORDER: "string"}, ("id",))
+        made = self.spark.range(0, rows, 1, max(2, rows // 1_000_000))
+        made = made.select(*(c.alias(n) for n, c in values(F.col("id"), 0).items()), F.lit("0").alias(ORDER))
+        made.sortWithinPartitions("id").writeTo(table).append()
+
+    def state(self, table: str) -> int:
+        if self.sink.name == "delta":
+            return int(self.spark.sql(f"DESCRIBE HISTORY {table} LIMIT 1").collect()[0]["version"])
+        return int(self.spark.sql(f"SELECT max_by(snapshot_id, made_current_at) FROM {table}.history").collect()[0][0])
+
+    def restore(self, table: str, state: int, rows: int) -> None:
+        """The table as it was before a run; what a run remembers of deleted rows is forgotten."""
+        if self.sink.name == "delta":
+            self.spark.sql(f"RESTORE TABLE {table} TO VERSION AS OF {state}")
+        else:
+            catalog, name = table.split(".", 1)
+            self.spark.sql(f"CALL {catalog}.system.rollback_to_snapshot('{name}', {state})")
+        ended = self.sink.identifier("bench", f"orders_{rows}{ENDED}")
+        if self.sink.exists(self.spark, ended):
+            self.spark.sql(f"DELETE FROM {ended}")
+
+
+def batch(spark: SparkSession, rows: int, size: int) -> Path:
+    """Changes of keys that lie together, at the end of the table as new business does; as changes and as typed rows."""
+    path = DATA / f"batch-{rows}-{size}"
+    if path.exists():
+        return path
+    # 70 % updates, 10 % deletes and 20 % inserts.
+    first = rows - size * 8 // 10
+    n = spark.range(0, size, 1, 2).select("id", (F.col("id") + first).alias("key"))
+    op = F.when(F.col("key") >= rows, Op.INSERT).when(F.col("id") % 8 == 0, Op.DELETE).otherwise(Op.UPDATE)
+    typed = n.select(op.alias("op"), *(c.alias(name) for name, c in values(F.col("key"), 1).items()))
+    typed.write.parquet(str(path / "rows"))
+    row = spark.read.parquet(str(path / "rows")).withColumn("n", F.monotonically_increasing_id())
+    texts = F.create_map(*(part for name in TYPES for part in (F.lit(name), F.col(name).cast("string"))))
+    told = change(
+        op=F.col("op"),
+        phase=F.lit("stream"),
+        relation=group("relation", database=F.lit("bench"), table=F.lit(f"orders_{rows}")),
+        key=F.create_map(F.lit("id"), F.col("id").cast("string")),
+        before=F.when(F.col("op") != Op.INSERT, texts),
+        after=F.when(F.col("op") != Op.DELETE, texts),
+        columns=F.array(
+            *(F.struct(F.lit(name), F.lit(kind), F.lit(None), F.lit(True), F.lit(None)) for name, kind in TYPES.items())
+        ),
+        position=F.array(F.col("n") + 1),
+    )
+    place = F.lpad(F.col("n").cast("string"), 20, "0")
+    verdict = {field.name: F.lit(None).cast(field.dataType).alias(field.name) for field in VERDICT.fields}
+    verdict |= {"ordinal": F.lit(0).alias("ordinal")}
+    message = F.struct(F.lit(None).cast("binary").alias("key"), F.lit(None).cast("binary").alias("value"))
+    row.select(
+        *(told[name].alias(name) for name in CHANGE.fieldNames()),
+        *verdict.values(),
+        place.alias(PLACE),
+        message.alias(MESSAGE),
+        order(told, place).alias(ORDER),
+    ).write.parquet(str(path / "changes"))
+    return path
+
+
+def bare(rows: DataFrame, table: str) -> None:
+    """What a person would write."""
+    source = rows.select("op", *(F.col(name).alias(f"s_{name}") for name in TYPES))
+    put = {name: F.col(f"s_{name}") for name in TYPES}
+    merge = source.mergeInto(table, F.col("s_id") == F.col("id")).whenMatched(F.col("op") == Op.DELETE).delete()
+    merge = merge.whenMatched().update(put).whenNotMatched(F.col("op") != Op.DELETE)
+    merge.insert({**put, ORDER: F.lit("1")}).merge()
+
+
+def ours(changes: DataFrame, sink: LakeSink, number: int) -> None:
+    """What a pipeline does with a batch once it is decoded."""
+    target = Target("bench", sink, (Rule("*"),), "lenient", Quarantine(), Upkeep(every=0))
+    applied = target.apply(changes, Mark(f"bench-{time.time_ns()}", number, replayed=False))
+    assert applied.quarantined == 0
+
+
+def measure(spark: SparkSession, rows: int, batches: tuple[int, ...], rounds: int) -> list[ApplyRun]:
+    """Every contender once a round, taking turns; each begins with the table as it was."""
+    small = rows // 10
+    jobs: list[tuple[str, str, int, int, Callable[[], None], Apply]] = []
+    for name, cls in SINKS.items():
+        apply = Apply(spark, cls(path=str(DATA / "lake")))
+        for size in sorted({*batches, FOLLOWING}):
+            for of in (rows, small) if size == FOLLOWING else (rows,):
+                apply.fill(of)
+                path = batch(spark, of, size)
+                typed, told = (spark.read.parquet(str(path / kind)) for kind in ("rows", "changes"))
+                table = apply.table(of)
+                jobs.append((name, "merge", of, size, lambda r=typed, t=table: bare(r, t), apply))
+                jobs.append((name, "scd1", of, size, lambda c=told, s=apply.sink: ours(c, s, 1), apply))
+    found = {job[:4]: ApplyRun(*job[:4], clock=[], cpu=[]) for job in jobs}
+    states = {(job[0], job[2]): job[5].state(job[5].table(job[2])) for job in jobs}
+    for number in range(rounds + 1):
+        for *key, job, apply in jobs:
+            sink, who, of, size = key
+            begun, cpu = time.monotonic(), meter.cpu_seconds(_pid())
+            job()
+            clock, cpu = time.monotonic() - begun, meter.cpu_seconds(_pid()) - cpu
+            say(f"round {number}: {sink} {who}, {size:,} into {of:,}: {clock:.1f} s, {cpu:.1f} s of CPU")
+            if number:
+                found[tuple(key)].clock.append(clock)
+                found[tuple(key)].cpu.append(cpu)
+            apply.restore(apply.table(of), states[sink, of], of)
+    return list(found.values())
+
+
+def _pid() -> int:
+    import os
+
+    return os.getpid()
+
+
+def session(cores: int, heap: str) -> SparkSession:
+    made = [cls(path=str(DATA / "lake")) for cls in SINKS.values()]
+    settings = [sink.session_settings() for sink in made]
+    conf = {name: value for each in settings for name, value in each.items()}
+    conf["spark.sql.extensions"] = ",".join(each["spark.sql.extensions"] for each in settings)
+    conf["spark.jars.packages"] = ",".join(package for sink in made for package in sink.packages)
+    return changeglot.session(cores=cores, driver_memory=heap, **conf)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--heap", default="8g")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--quick", action="store_true", help="small tables, one round; prints what it measured")
+    options = parser.parse_args()
+    rows, batches = (200_000, (1_000, 20_000)) if options.quick else (ROWS, BATCHES)
+    spark = session(options.cores, options.heap)
+    try:
+        runs = measure(spark, rows, batches, 1 if options.quick else options.rounds)
+    finally:
+        spark.stop()
+        shutil.rmtree(DATA, ignore_errors=True)
+    if options.quick:
+        print(json.dumps([run.__dict__ for run in runs], indent=1))
+        return
+    results = Results.load(HERE / "data" / "results.json")
+    results.apply = runs
+    results.save(HERE / "data" / "results.json")
+    (HERE / "results.md").write_text(report.page(results))
+
+
+if __name__ == "__main__":
+    main()

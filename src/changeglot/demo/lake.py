@@ -1,0 +1,104 @@
+"""The second half of the demo: the seven tellings in one stream become Delta tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from changeglot.explain import fill, table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from changeglot.pipeline import Pipeline
+
+#: The table of the story that is followed; it has a key change, deletes and a value of every kind.
+TABLE = "customers"
+SHOWN = ("id", "email", "name", "vip")
+
+
+def pipeline(folder: Path, tables: dict[str, Any]) -> Pipeline:
+    """Seven shops, each of which speaks another format, into current rows, history and log. Any: words of YAML."""
+    from changeglot import config
+
+    known = tables[f"shop.{TABLE}"]
+    content = {
+        "source": {"type": "files", "path": str(folder / "messages")},
+        "sink": {"type": "delta", "path": str(folder / "lake")},
+        "tables": [
+            {
+                "match": f"*.{TABLE}",
+                "mode": ["scd1", "scd2", "append"],
+                "keys": known["key"],
+                "columns": known["columns"],
+            }
+        ],
+    }
+    return config.pipeline(content, name="demo")
+
+
+def spread(decoded: DataFrame, folder: Path) -> list[str]:
+    """The changes of the table written again in the formats they came in, each under a database of its own."""
+    from pyspark.sql import functions as F
+
+    import changeglot
+
+    folder.mkdir(parents=True)
+    mine = decoded.where(F.col("problem").isNull() & (F.col("relation.table") == TABLE))
+    for name in changeglot.CODECS:
+        place = F.lit(f"shop_{name.replace('-', '_')}")
+        told = mine.where(F.col("format") == name).orderBy("line", "ordinal").coalesce(1)
+        # Electric knows schemas, and no databases.
+        of = F.lit("schema" if name == "electric" else "database")
+        relation = F.struct(
+            F.lit(None).cast("string").alias("tenant"),
+            F.when(of == "database", place).alias("database"),
+            F.when(of == "schema", place).alias("schema"),
+            F.lit(TABLE).alias("table"),
+        )
+        messages = changeglot.encode(told.withColumn("relation", relation), name).where("spoken").collect()
+        lines = []
+        for message in messages:
+            value = bytes(message["value"]).decode()
+            key = None if message["key"] is None else bytes(message["key"]).decode()
+            lines.append(value if key is None else f'{{"key":{key},"value":{value}}}')
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    return list(changeglot.CODECS)
+
+
+def show(spark: SparkSession, decoded: DataFrame, scratch: Path, tables: dict[str, Any]) -> bool:
+    """Runs the pipeline and prints its tables; true if all seven shops came to the same rows."""
+    from pyspark.sql import functions as F
+
+    names = spread(decoded, scratch / "messages")
+    made = pipeline(scratch, tables)
+    print(
+        fill(
+            f"Seven shops in one stream, each in another format; one rule, {TABLE}: [scd1, scd2, append]. The story "
+            "has partial updates, a key change, deletes, and a row that comes back."
+        )
+    )
+    made.run(spark).awaitTermination()
+
+    def rows(name: str, suffix: str = "") -> DataFrame:
+        return spark.table(made.sink.identifier(f"shop_{name.replace('-', '_')}", TABLE + suffix))
+
+    shown = [column for column in SHOWN if column in rows(names[0]).columns]
+    print(f"\ncurrent rows: shop_canal.{TABLE}")
+    _print(rows("canal").select(*shown).orderBy("id"))
+    print(f"\nhistory: shop_canal.{TABLE}__history")
+    times = [F.col(name).cast("string").alias(name) for name in ("__START_AT", "__END_AT")]
+    _print(rows("canal", "__history").orderBy("id", "__order").select(*shown, *times))
+    print(f"\nlog: shop_canal.{TABLE}__log")
+    log = rows("canal", "__log").orderBy("__order")
+    _print(log.select("op", F.to_json("key").alias("key"), F.col("committed_at").cast("string").alias("committed_at")))
+    first = rows(names[0]).select(*shown)
+    same = {name: first.exceptAll(rows(name).select(*shown)).isEmpty() for name in names}
+    same |= {name: same[name] and first.count() == rows(name).count() for name in names}
+    print("\nthe same rows from " + ", ".join(f"{name}{'' if is_so else ' DIFFERS'}" for name, is_so in same.items()))
+    return all(same.values())
+
+
+def _print(rows: DataFrame) -> None:
+    found = [["NULL" if value is None else str(value) for value in row] for row in rows.limit(20).collect()]
+    print(table(rows.columns, found))

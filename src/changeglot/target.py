@@ -1,0 +1,503 @@
+"""Where changes go: the tables of a sink, by the rules of a pipeline, a batch of them at a time and each batch once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property, reduce
+from operator import and_
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from changeglot import kernel
+from changeglot.apply import log, rows, scd1, scd2, types
+from changeglot.apply.ddl import Amendment, amended, amendments
+from changeglot.apply.order import ORDER
+from changeglot.apply.route import IMAGES, Rule, routed
+from changeglot.apply.schema import Evolution, evolution
+from changeglot.errors import ConfigError
+from changeglot.held import Quarantine
+from changeglot.model import Op
+from changeglot.options import option
+from changeglot.sinks.base import LakeSink, Mark
+
+logger = logging.getLogger(__name__)
+
+#: Where it is kept how the tables' columns changed, and when.
+HISTORY = ("changeglot", "schemas")
+_HISTORY = {
+    "pipeline": "string",
+    "table": "string",
+    "order": "string",
+    "kind": "string",
+    "column": "string",
+    "becomes": "string",
+    "statement": "string",
+    "batch": "bigint",
+    "at": "timestamp",
+}
+#: Added to a table's name: its change log, its history, and the keys of rows that are gone.
+LOG, VERSIONS, ENDED = "__log", "__history", "__ended"
+#: Statements of one table that a batch may bring; with more, something is wrong with the source.
+_STATEMENTS = 1000
+
+
+@dataclass(frozen=True)
+class Upkeep:
+    """How tables are kept small and fast."""
+
+    every: int = option("batches after which tables are compacted; 0: never", 100)
+    keep_hours: int = option("how long what was replaced can still be read, by time travel", 168)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a batch tells of one table of the source. Its name has no tenant; a column's type may not be known."""
+
+    name: str
+    #: Database, schema and table.
+    parts: tuple[str | None, str | None, str]
+    changes: int
+    columns: Mapping[str, str | None]
+    #: As the source declares them.
+    declared: Mapping[str, str]
+    key: tuple[str, ...]
+    truncated: str | None
+    statements: Sequence[tuple[str, str, str | None]] = ()
+
+    @property
+    def has(self) -> Column:
+        """BOOLEAN: is the change one of this table?"""
+        same = (F.col(f"relation.{n}").eqNullSafe(F.lit(part)) for n, part in zip(_PARTS, self.parts, strict=True))
+        return reduce(and_, same)
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What a batch did: changes by table, what went to the quarantine or no rule took, the newest commit's time."""
+
+    batch: int
+    tables: Mapping[str, int]
+    quarantined: int
+    passed_over: Mapping[str, int]
+    newest: datetime | None
+
+
+@dataclass(frozen=True)
+class Target:
+    """The tables of a sink, as one pipeline fills them."""
+
+    name: str
+    sink: LakeSink
+    rules: tuple[Rule, ...]
+    schema_change: str
+    quarantine: Quarantine
+    upkeep: Upkeep
+    #: The name of what is on its way again out of the quarantine, if it is that.
+    replay: str | None = None
+
+    def rule(self, table: str) -> Rule | None:
+        """The first that takes the table."""
+        return next((rule for rule in self.rules if rule.takes(table)), None)
+
+    def apply(self, changes: DataFrame, mark: Mark) -> Applied:
+        """The changes (with ORDER, PLACE and the message) in the tables. A second time it changes nothing."""
+        spark = changes.sparkSession
+        told, newest = tables(changes)
+        taken = [(each, rule) for each in told if (rule := self.rule(each.name))]
+        # All that may be refused is found before anything is written.
+        work = [TableWork(self, spark, each, rule, mark) for each, rule in taken]
+        for each in work:
+            each.evolve()
+        bad = [changes.where(F.col("problem").isNotNull())]
+        for each in work:
+            bad += each.apply(changes.where(each.told.has & F.col("problem").isNull()))
+        every = reduce(DataFrame.unionByName, bad)
+        quarantined = self.quarantine.keep(every, self.sink, self.name, mark, table_name())
+        if self.upkeep.every and (mark.batch + 1) % self.upkeep.every == 0:
+            self.tidy(spark, work)
+        return Applied(
+            mark.batch,
+            {".".join(each.place): each.told.changes for each in work},
+            quarantined,
+            {each.name: each.changes for each in told if not self.rule(each.name)},
+            newest,
+        )
+
+    def tidy(self, spark: SparkSession, work: Sequence[TableWork]) -> None:
+        for each in work:
+            for suffix in ("", LOG, VERSIONS, ENDED):
+                table = each.table(suffix)
+                if self.sink.exists(spark, table):
+                    self.sink.tidy(spark, table, self.upkeep.keep_hours)
+
+
+_PARTS = ("database", "schema", "table")
+
+
+def table_name() -> Column:
+    """STRING: database.schema.table, as far as the source has them."""
+    return F.concat_ws(".", "relation.database", "relation.schema", "relation.table")
+
+
+def tables(changes: DataFrame) -> tuple[list[Told], datetime | None]:
+    """What the changes tell of their tables, names and types but no rows; and the time of the newest."""
+    of_rows = F.col("op").isin(*Op.ROWS)
+    names = F.coalesce(F.map_keys("after"), F.map_keys("before"), F.map_keys("key"))
+    untyped = F.transform(names, lambda name: F.struct(name, F.lit(None).cast("string"), F.lit(None).cast("int")))
+    declared = F.transform("columns", lambda c: F.struct(c["name"], c["type"], c["jdbc"]))
+    column = "array<struct<name:string,type:string,jdbc:int>>"
+    columns = F.when(of_rows, F.coalesce(declared.cast(column), untyped.cast(column)))
+    statement = F.struct(F.col(ORDER).alias("order"), "statement", F.col("origin.kind").alias("kind"))
+    good = changes.where(F.col("problem").isNull() & F.col("relation.table").isNotNull())
+    found = good.groupBy(*(f"relation.{part}" for part in _PARTS), table_name().alias("name")).agg(
+        F.count(F.lit(1)).alias("changes"),
+        F.collect_set(F.when(of_rows, F.map_keys("key"))).alias("keys"),
+        F.array_distinct(F.flatten(F.collect_set(columns))).alias("columns"),
+        F.max(F.when(F.col("op") == Op.TRUNCATE, F.col(ORDER))).alias("truncated"),
+        F.slice(F.sort_array(F.collect_list(F.when(F.col("op") == Op.DDL, statement))), 1, _STATEMENTS).alias("ddl"),
+        F.max("committed_at").alias("newest"),
+    )
+    told, newest = [], None
+    for row in sorted(found.collect(), key=lambda row: str(row["name"])):
+        known: dict[str, str | None] = {}
+        words = {each["name"]: each["type"] for each in row["columns"] if each["type"] is not None}
+        for each in row["columns"]:
+            typed = each["type"] is not None or each["jdbc"] is not None
+            kind = types.column_type(each["type"], each["jdbc"]) if typed else None
+            before = known.get(each["name"])
+            if kind is not None and before is not None:
+                kind = types.wider(before, kind) or types.TEXT
+            known[each["name"]] = kind or before
+        keys = sorted((tuple(key) for key in row["keys"]), key=lambda key: (-len(key), key))
+        told.append(
+            Told(
+                row["name"],
+                (row["database"], row["schema"], row["table"]),
+                row["changes"],
+                known,
+                words,
+                keys[0] if keys else (),
+                row["truncated"],
+                [tuple(each) for each in row["ddl"]],
+            )
+        )
+        newest = max((moment for moment in (newest, row["newest"]) if moment), default=None)
+    return told, newest
+
+
+@dataclass(frozen=True)
+class TableWork:
+    """One table of the source in one batch: what it becomes in the sink."""
+
+    target: Target
+    spark: SparkSession
+    told: Told
+    rule: Rule
+    mark: Mark
+
+    def __post_init__(self) -> None:
+        if self.mirrored and self.told.columns and not self.key:
+            raise ConfigError(
+                f"tables.{self.rule.match}.keys",
+                f'"{self.told.name}" has no key, and {" and ".join(self.mirrored)} need one',
+                hint="Name its columns, or use mode: append.",
+            )
+        for each in self.evolutions.values():
+            assert each is not None
+
+    @property
+    def sink(self) -> LakeSink:
+        return self.target.sink
+
+    @cached_property
+    def place(self) -> tuple[str, ...]:
+        return self.rule.place(*self.told.parts)
+
+    def table(self, suffix: str = "") -> str:
+        return self.sink.identifier(*self.place[:-1], self.place[-1] + suffix)
+
+    @cached_property
+    def mirrored(self) -> list[str]:
+        """The modes that make rows of changes."""
+        return [mode for mode in self.rule.mode if mode != "append"]
+
+    def suffix(self, mode: str) -> str:
+        """Of the table of a mode: the table's own name goes to the first of them."""
+        return "" if mode == "scd1" or "scd1" not in self.rule.mode else VERSIONS
+
+    @cached_property
+    def stored(self) -> dict[str, bool]:
+        """Which of the modes' tables are there."""
+        return {mode: self.sink.exists(self.spark, self.table(self.suffix(mode))) for mode in self.mirrored}
+
+    @cached_property
+    def made(self) -> list[str]:
+        """The modes whose tables are there once the batch has made its own: one that tells of no columns makes none."""
+        return [m for m in self.mirrored if self.stored[m] or (self.key and self.evolutions[m].columns)]
+
+    @cached_property
+    def key(self) -> tuple[str, ...]:
+        """The key in the sink's names: the rule's, that of the table which is there, or what the messages say."""
+        for mode, there in self.stored.items():
+            if there and (known := self.sink.key(self.spark, self.table(self.suffix(mode)))):
+                renamed = {each.was: each.now for each in self.amendments if each.now}
+                return tuple(renamed.get(name, name) for name in known)
+        return tuple(self.rule.sink_name(name) for name in self.rule.keys or self.told.key)
+
+    # Columns
+
+    @cached_property
+    def amendments(self) -> list[Amendment]:
+        """Renames and drops by earlier statements and this batch's; none if the pipeline does not follow them."""
+        if self.target.schema_change not in ("evolve", "exception"):
+            return []
+        now = [
+            Amendment(each.order, self.rule.sink_name(each.was), each.now and self.rule.sink_name(each.now))
+            for order, statement, source in self.told.statements
+            for each in amendments(statement or "", order, source) or ()
+        ]
+        return sorted({*self._remembered, *now}, key=lambda each: each.order)
+
+    @cached_property
+    def _remembered(self) -> list[Amendment]:
+        history = self.sink.identifier(*HISTORY)
+        if not self.sink.exists(self.spark, history):
+            return []
+        mine = (F.col("table") == self.told.name) & F.col("kind").isin("rename", "drop")
+        found = self.spark.table(history).where(mine & (F.col("pipeline") == self.target.name))
+        return [Amendment(row["order"], row["column"], row["becomes"]) for row in found.collect()]
+
+    @cached_property
+    def evolutions(self) -> dict[str, Evolution]:
+        """What each mode's table becomes; raises what the pipeline does not follow."""
+        own = {*scd1.columns({}, soft=True), *scd1.PARTS, *scd2.columns({})}
+        source_key = self.rule.keys or self.told.key
+        told = self.rule.sink_columns(self.told.columns, source_key)
+        for each in self.amendments:
+            # What only changes from before the statement had is no column of the table now.
+            if each.was in told:
+                kind = told.pop(each.was)
+                if each.now:
+                    told.setdefault(each.now, kind)
+        made = {}
+        for mode in self.mirrored:
+            if self.stored[mode]:
+                found = self.sink.columns(self.spark, self.table(self.suffix(mode)))
+                known = {name: kind for name, kind in found.items() if name not in own}
+                made[mode] = evolution(self.told.name, known, told, self.amendments, self.target.schema_change)
+            else:
+                made[mode] = Evolution({name: kind or types.TEXT for name, kind in told.items()})
+        return made
+
+    def evolve(self) -> None:
+        """Makes and changes the tables. What is done is written down first: after a crash it is not seen again."""
+        steps = list(self._changes())
+        if steps:
+            self._write_down(steps)
+        for mode, each in self.evolutions.items():
+            table = self.table(self.suffix(mode))
+            if not self.stored[mode]:
+                if mode in self.made:
+                    soft = self.rule.delete == "soft"
+                    own = scd1.columns(each.columns, soft=soft) if mode == "scd1" else scd2.columns(each.columns)
+                    self.sink.create(self.spark, table, own, self.key)
+                continue
+            for was, now in each.rename.items():
+                self.sink.rename(self.spark, table, was, now)
+            for name in each.drop:
+                self.sink.drop(self.spark, table, name)
+            if each.add:
+                if mode == "scd1" and None in self.told.columns.values():
+                    self._untold(table, tuple(each.add))
+                self.sink.add(self.spark, table, each.add)
+            for name, kind in each.widen.items():
+                self.sink.widen(self.spark, table, name, kind)
+
+    def _untold(self, table: str, names: Sequence[str]) -> None:
+        """Says of every row that nothing has told these columns, of which the source may have told us a part before.
+
+        Done before they are there: after a crash it is done again.
+        """
+        self._take_parts()
+        never = F.create_map(*(part for name in names for part in (F.lit(name), F.lit(""))))
+        every = rows.given(self.spark.range(1)).mergeInto(table, F.lit(True)).whenMatched()
+        every.update(rows.sets({rows.ORDERS: kernel.overlay(rows.t(rows.ORDERS), never)})).merge()
+
+    def _changes(self) -> Iterator[dict[str, Any]]:
+        """Lines of the history. Any: texts."""
+        orders = {(each.was, each.now): each.order for each in self.amendments}
+        seen = set()
+        for mode, each in self.evolutions.items():
+            steps = each.steps if self.stored[mode] else [("create", n, k) for n, k in each.columns.items()]
+            for kind, column, becomes in steps:
+                if (kind, column, becomes) not in seen:
+                    seen.add((kind, column, becomes))
+                    order = orders.get((column, becomes if kind == "rename" else None), "")
+                    yield {"kind": kind, "column": column, "becomes": becomes, "order": order}
+        for order, statement, _ in self.told.statements:
+            yield {"kind": "statement", "statement": statement, "order": order}
+
+    def _write_down(self, steps: Sequence[Mapping[str, Any]]) -> None:
+        """Any: texts."""
+        table = self.sink.identifier(*HISTORY)
+        self.sink.create(self.spark, table, _HISTORY)
+        same = {"pipeline": self.target.name, "table": self.told.name, "batch": self.mark.batch}
+        schema = ", ".join(f"`{name}` {kind}" for name, kind in _HISTORY.items() if name != "at")
+        lines = [tuple({**step, **same}.get(name) for name in _HISTORY if name != "at") for step in steps]
+        made = self.spark.createDataFrame(lines, schema).withColumn("at", F.current_timestamp())
+        mark = self.mark.of(self.told.name, "schema")
+        self.sink.once(self.spark, table, mark, lambda: made.writeTo(table).append())
+
+    # Rows
+
+    def apply(self, changes: DataFrame) -> Iterator[DataFrame]:
+        """The changes in the tables; gives those that have no place there, with the problem."""
+        mine = self._routed(changes)
+        if "append" in self.rule.mode:
+            self._append(mine)
+        if not self.made:
+            return
+        mine = amended(mine, IMAGES, ORDER, self.amendments)
+        columns = reduce(lambda a, b: {**a, **b}, (dict(each.columns) for each in self.evolutions.values()))
+        problem = F.coalesce(rows.key_problem(self.key), rows.value_problem(columns))
+        checked = mine.where(F.col("op").isin(*Op.ROWS)).withColumn("problem", problem)
+        hold = self.target.quarantine.held
+        checked = hold(checked, self.sink, self.target.name, self.told.name, self.target.replay)
+        seen = Observation()
+        checked = checked.observe(seen, F.count("problem").alias("bad"))
+        good = checked.where(F.col("problem").isNull())
+        steps = rows.settled(rows.steps(good, self.key, columns))
+        counts = steps.agg(
+            F.count_if(F.col("kind") == rows.END).alias("ends"),
+            F.count_if(F.col("kind") == rows.PART).alias("parts"),
+            F.count("lender").alias("lent"),
+            F.count(F.lit(1)).alias("steps"),
+            *(column.alias(name) for name, column in rows.bounds(columns, self.key).items()),
+        ).collect()[0]
+        if seen.get["bad"]:
+            yield checked.where(F.col("problem").isNotNull())
+        if self.told.truncated is not None or counts["ends"]:
+            self._remember(steps.where(F.col("kind") == rows.END))
+        if self.told.truncated is not None:
+            self._truncate(self.told.truncated)
+        if counts["steps"]:
+            bounds = {n: (counts[f"low_{n}"], counts[f"high_{n}"]) for n in self.key if f"low_{n}" in counts}
+            if counts["parts"] and "scd1" in self.made:
+                self._take_parts()
+            self._mirror(steps, bounds, lent=bool(counts["lent"]))
+
+    def _routed(self, changes: DataFrame) -> DataFrame:
+        rule = self.rule
+        if rule.keys:
+            names = F.array(*map(F.lit, rule.keys))
+            fits = F.size(F.array_intersect(F.map_keys("key"), names)) == F.size(F.map_keys("key"))
+            named = kernel.pick(F.col("before"), F.col("after"), names)
+            changes = changes.withColumn("key", F.coalesce(F.when(fits, F.col("key")), named, F.col("key")))
+        return routed(changes, rule, self.told.columns, rule.keys or self.told.key)
+
+    def _append(self, changes: DataFrame) -> None:
+        table = self.table(LOG)
+        self.sink.create(self.spark, table, log.columns())
+        mark = self.mark.of(self.told.name, "append")
+        self.sink.once(self.spark, table, mark, lambda: log.merge(changes, table, self.mark.batch))
+
+    def _remember(self, ends: DataFrame) -> None:
+        """What is gone now, for changes that come late."""
+        table = self.table(ENDED)
+        gone = ends.select("key", F.col("order").alias(ORDER), "at").distinct()
+        if self.told.truncated is not None:
+            # Of every row: a key of no columns.
+            every = F.array().cast("array<string>").alias("key")
+            at = F.lit(None).cast("timestamp").alias("at")
+            gone = gone.unionByName(self.spark.range(1).select(every, F.lit(self.told.truncated).alias(ORDER), at))
+        self.sink.create(self.spark, table, {"key": "array<string>", ORDER: "string", "at": "timestamp"})
+        mark = self.mark.of(self.told.name, "end")
+        self.sink.once(self.spark, table, mark, lambda: gone.writeTo(table).append())
+
+    def _truncate(self, at: str) -> None:
+        """Ends every row that is older."""
+        cut = rows.given(self.spark.range(1).select(F.lit(at).alias("at")))
+        older = rows.t(ORDER) < rows.s("at")
+        for mode in self.made:
+            table = self.table(self.suffix(mode))
+            if mode == "scd2":
+                current = cut.mergeInto(table, older & rows.t(scd2.ENDED).isNull())
+                write = current.whenMatched().update({scd2.ENDED: rows.s("at")}).merge
+            elif self.rule.delete == "soft":
+                gone = {scd1.DELETED: F.lit(True), ORDER: rows.s("at")}
+                write = cut.mergeInto(table, older).whenMatched().update(gone).merge
+            else:
+                write = cut.mergeInto(table, older).whenMatched().delete().merge
+            self.sink.once(self.spark, table, self.mark.of(self.told.name, mode, "truncate"), write)
+
+    def _take_parts(self) -> None:
+        """Lets the table say when each of a row's columns was told."""
+        table = self.table(self.suffix("scd1"))
+        if rows.ORDERS not in self.sink.columns(self.spark, table):
+            self.sink.add(self.spark, table, scd1.PARTS)
+
+    @property
+    def _ended(self) -> DataFrame | None:
+        table = self.table(ENDED)
+        return self.spark.table(table) if self.sink.exists(self.spark, table) else None
+
+    def _mirror(self, steps: DataFrame, bounds: Mapping[str, tuple[Any, Any]], *, lent: bool) -> None:
+        """Any: least and greatest values of the key's columns."""
+        ended = self._ended
+        for mode in self.made:
+            merge = self._scd1 if mode == "scd1" else self._scd2
+            if not lent:
+                merge(steps, ended, bounds, "merge")
+                continue
+            # A row that goes under another key takes along what is stored under its old one: all that was before it
+            # must be there first.
+            moves = steps.where(F.col("lender").isNotNull()).select("order").distinct().orderBy("order").collect()
+            last = ""
+            for number, move in enumerate(move["order"] for move in moves):
+                before = steps.where((F.col("order") > last) & (F.col("order") < move))
+                merge(before, ended, {}, f"merge{number}a")
+                whole = rows.settled(rows.lent(steps.where(F.col("order") == move), self._rows(mode)))
+                merge(whole, ended, {}, f"merge{number}b")
+                last = move
+            merge(steps.where(F.col("order") > last), ended, {}, f"merge{len(moves)}a")
+
+    def _rows(self, mode: str) -> DataFrame:
+        """DataFrame<key, values>: the rows that a table has now, as text."""
+        columns = self.evolutions[mode].columns
+        stored = self.spark.table(self.table(self.suffix(mode)))
+        if mode == "scd2":
+            stored = stored.where(F.col(scd2.ENDED).isNull())
+        key = F.array(*(types.text(rows.t(name), columns[name]) for name in self.key))
+        return stored.select(key.alias("key"), rows.texts(columns).alias("values"))
+
+    def _scd1(self, steps: DataFrame, ended: DataFrame | None, bounds: Mapping[str, Any], step: str) -> None:
+        """Any: as _mirror's."""
+        table, columns = self.table(self.suffix("scd1")), self.evolutions["scd1"].columns
+        by_column = rows.ORDERS in self.sink.columns(self.spark, table)
+        last = rows.folded(rows.with_ends(steps, ended), self.key, columns)
+        same, soft = rows.same(self.key, bounds), self.rule.delete == "soft"
+        mark = self.mark.of(self.told.name, "scd1", step)
+        self.sink.once(
+            self.spark,
+            table,
+            mark,
+            lambda: scd1.merge(rows.settled(last), table, same, self.key, columns, soft=soft, parts=by_column),
+        )
+
+    def _scd2(self, steps: DataFrame, ended: DataFrame | None, bounds: Mapping[str, Any], step: str) -> None:
+        """Any: as _mirror's."""
+        table, columns = self.table(self.suffix("scd2")), self.evolutions["scd2"].columns
+        tracked = [self.rule.sink_name(name) for name in self.rule.track]
+        same, within = rows.same(self.key, bounds), rows.same((), bounds)
+        mark = self.mark.of(self.told.name, "scd2", step)
+        self.sink.once(
+            self.spark,
+            table,
+            mark,
+            lambda: scd2.merge(steps, ended, table, same, within, self.key, columns, tracked, self.amendments),
+        )

@@ -1,0 +1,55 @@
+"""A process that runs a pipeline and dies where it is told: `killed.py PIPELINE.json SETTINGS.json STEP`.
+
+STEP is the number of the step after which it is killed, it and its JVM, by SIGKILL; 0: never. A step is whatever writes
+to a table or changes one. Says "ready" when the pipeline starts and "done" at its end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import changeglot
+from changeglot import config
+from changeglot.sinks.base import LakeSink
+
+
+def main() -> None:
+    content, settings = (json.loads(Path(path).read_text()) for path in sys.argv[1:3])
+    last = int(sys.argv[3])
+    spark = changeglot.session(cores=1, driver_memory="1g", **settings)
+    pipeline = config.pipeline(content, name="killed-" + content["sink"]["type"])
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    jvm, done = gateway.proc.pid, 0
+
+    def counted(step: Callable[..., Any]) -> Callable[..., Any]:
+        """Any: whatever the step takes and gives."""
+
+        def wrapped(*arguments: Any, **named: Any) -> Any:
+            nonlocal done
+            given = step(*arguments, **named)
+            done += 1
+            if done == last:
+                os.kill(jvm, signal.SIGKILL)
+                os.kill(os.getpid(), signal.SIGKILL)
+            return given
+
+        return wrapped
+
+    kind = type(pipeline.sink)
+    for name in ("once", "create", "add", "widen", "rename", "drop"):
+        home = kind if name in vars(kind) else LakeSink
+        setattr(home, name, counted(getattr(home, name)))
+    print("ready", flush=True)
+    pipeline.run(spark).awaitTermination()
+    print(f"done {done}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

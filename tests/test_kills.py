@@ -1,0 +1,128 @@
+"""A pipeline that is killed after every step and at random moments: its tables are as if nothing had been."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import lakes
+from pyspark.sql import SparkSession
+from shop import TYPES, Shop, cut, write
+from test_pipelines import SINKS, expected, pipeline, stored, versions
+
+from changeglot.target import LOG
+
+TABLES = ("orders", "items", "stock", "people")
+RULES: list[dict[str, Any]] = [
+    {"match": "*.orders", "mode": ["scd1", "scd2", "append"]},
+    {"match": "*.items", "mode": "scd1"},
+    {"match": "*.stock", "mode": "scd2"},
+    {"match": "*.people", "mode": "append"},
+]
+#: After each sink's steps in turn it is killed so often at random moments.
+AT_RANDOM = 13
+
+
+class Victim:
+    """A pipeline in a process of its own."""
+
+    def __init__(self, folder: Path, kind: str, warehouse: Path, jars: str) -> None:
+        self.folder, self.kind, self.messages = folder, kind, folder / "messages"
+        self.words: dict[str, Any] = {"tables": [{**rule, "keys": ["id"], "columns": TYPES} for rule in RULES]}
+        content = {
+            "source": {"type": "files", "path": str(self.messages), "files_per_batch": 1},
+            "sink": {"type": kind, "path": str(warehouse)},
+            **self.words,
+        }
+        settings = {**lakes(warehouse), "spark.ui.showConsoleProgress": "false", "spark.jars": jars}
+        del settings["spark.jars.packages"]
+        folder.mkdir()
+        (folder / "pipeline.json").write_text(json.dumps(content))
+        (folder / "settings.json").write_text(json.dumps(settings))
+
+    def start(self, step: int = 0) -> subprocess.Popen[str]:
+        files = [str(self.folder / name) for name in ("pipeline.json", "settings.json")]
+        command = [sys.executable, str(Path(__file__).parent / "killed.py"), *files, str(step)]
+        with (self.folder / "log").open("a") as log:
+            return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True)
+
+    def run(self, step: int = 0) -> bool:
+        """Did it come to its end?"""
+        process = self.start(step)
+        said = process.communicate(timeout=300)[0].split("\n")
+        assert step or process.returncode == 0, (self.folder / "log").read_text()[-2000:]
+        return any(line.startswith("done") for line in said)
+
+    def kill_after(self, seconds: float) -> None:
+        process = self.start()
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", (self.folder / "log").read_text()[-2000:]
+        time.sleep(seconds)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+
+
+def killed(victim: Victim, batches: list[list[str]], rng: random.Random) -> int:
+    """The pipeline over all batches, killed after each step of the first one, then at random; how often."""
+    write(victim.messages, batches[:1])
+    step = 1
+    while not victim.run(step):
+        step += 1
+    write(victim.messages, batches[1:])
+    for _ in range(AT_RANDOM):
+        victim.kill_after(rng.uniform(0.5, 12))
+    assert victim.run()
+    return step - 1 + AT_RANDOM
+
+
+@pytest.fixture(scope="module")
+def jars(spark: SparkSession) -> str:
+    """What the session has loaded: another need not look for it."""
+    return str(spark.conf.get("spark.jars")) + "," + ",".join(_resolved(spark))
+
+
+def _resolved(spark: SparkSession) -> Iterator[str]:
+    found = spark.sparkContext._jsc.sc().listJars().toList().mkString("\n").split("\n")
+    folder = Path(spark.sparkContext._jsc.sc().conf().get("spark.jars.ivy", str(Path.home() / ".ivy2.5.2"))) / "jars"
+    for url in found:
+        name = url.rpartition("/")[2]
+        if (folder / name).exists():
+            yield str(folder / name)
+
+
+def test_killed_after_every_step_and_at_random_the_tables_equal_the_model(
+    spark: SparkSession, tmp_path: Path, warehouse: Path, jars: str
+) -> None:
+    victims, shops = [], []
+    for number, kind in enumerate(SINKS):
+        shop = Shop(number, f"killed_{kind}", TABLES, keys=5)
+        while len(shop.changes) < 80:
+            shop.step()
+        victims.append(Victim(tmp_path / kind, kind, warehouse, jars))
+        shops.append(shop)
+    told = [cut(shop.lines(spark, "oms-typed"), 4, shop.rng) for shop in shops]
+    with ThreadPoolExecutor(2) as pool:
+        kills = list(pool.map(killed, victims, told, [random.Random(1), random.Random(2)]))
+    assert sum(kills) > 50
+    for victim, shop in zip(victims, shops, strict=True):
+        made = pipeline(victim.kind, warehouse, victim.messages, **victim.words)
+        for table in ("orders", "items"):
+            rows = {key: row for (of, key), row in shop.model.rows.items() if of == table}
+            assert stored(spark, made, shop.database, table) == rows
+        assert versions(spark, made, shop.database, "orders__history") == expected(shop, "orders")
+        assert versions(spark, made, shop.database, "stock") == expected(shop, "stock")
+        for table in ("orders", "people"):
+            log = spark.table(made.sink.identifier(shop.database, table + LOG))
+            assert log.count() == shop.model.changes[table]
