@@ -111,8 +111,9 @@ class Pipeline:
         return told.withColumn(ORDER, order(change, place))
 
     def _known(self) -> Tables:
-        named = [rule for rule in self.rules if not set(rule.match) & set("*?[")]
-        return Tables.of({rule.match: {"key": list(rule.keys), "columns": rule.columns} for rule in named})
+        # Of rules the first counts, of tables the last.
+        known = [(rule.match, {"key": list(rule.keys), "columns": rule.columns}) for rule in reversed(self.rules)]
+        return Tables.of(dict(known))
 
     def plan(self, spark: SparkSession) -> list[Planned]:
         """What would be made of what the source has now; nothing is written."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Tables:
-    """Tables by name: `orders`, `shop.orders` or `shop.public.orders` (database, schema, table; no tenant)."""
+    """Tables by name: `orders`, `shop.orders` or `shop.public.orders` (database, schema, table; no tenant).
+
+    In a name, * and ? stand for any. Of several that fit a table the last counts.
+    """
 
     by_name: tuple[tuple[str, Table], ...] = ()
 
@@ -112,5 +118,13 @@ class Tables:
         found = F.lit(None).cast(kind)
         full = F.concat_ws(".", relation["database"], relation["schema"], relation["table"])
         for name, value in values.items():
-            found = F.when((full == name) | (relation["table"] == name), value).otherwise(found)
+            fits = (_fits(each, name) for each in (full, relation["table"]))
+            found = F.when(reduce(or_, fits), value).otherwise(found)
         return found
+
+
+def _fits(text: Column, name: str) -> Column:
+    if not set(name) & {"*", "?"}:
+        return text == name
+    escaped = re.sub(r"([%_\\])", r"\\\1", name)
+    return text.like(escaped.replace("*", "%").replace("?", "_"))

@@ -22,17 +22,11 @@ def pipeline(folder: Path, tables: dict[str, Any]) -> Pipeline:
     from changeglot import config
 
     known = tables[f"shop.{TABLE}"]
+    rule = {"match": f"*.{TABLE}", "keys": known["key"], "columns": known["columns"]}
     content = {
         "source": {"type": "files", "path": str(folder / "messages")},
         "sink": {"type": "delta", "path": str(folder / "lake")},
-        "tables": [
-            {
-                "match": f"*.{TABLE}",
-                "mode": ["scd1", "scd2", "append"],
-                "keys": known["key"],
-                "columns": known["columns"],
-            }
-        ],
+        "tables": [{**rule, "match": f"shop_canal.{TABLE}", "mode": ["scd1", "scd2", "append"]}, rule],
     }
     return config.pipeline(content, name="demo")
 
@@ -74,8 +68,8 @@ def show(spark: SparkSession, decoded: DataFrame, scratch: Path, tables: dict[st
     made = pipeline(scratch, tables)
     print(
         fill(
-            f"Seven shops in one stream, each in another format; one rule, {TABLE}: [scd1, scd2, append]. The story "
-            "has partial updates, a key change, deletes, and a row that comes back."
+            f"Seven shops in one stream, each in another format: the current rows of {TABLE} in each, and of one of "
+            "them the history and the log too. The story has partial updates, a key change and a delete."
         )
     )
     made.run(spark).awaitTermination()
