@@ -158,7 +158,7 @@ def measure(spark: SparkSession, rows: int, batches: tuple[int, ...], rounds: in
     small = rows // 10
     jobs: list[tuple[str, str, int, int, Callable[[], None], Apply]] = []
     for name, cls in SINKS.items():
-        apply = Apply(spark, cls(path=str(DATA / "lake")))
+        apply = Apply(spark, cls(path=str(DATA / name)))
         for size in sorted({*batches, FOLLOWING}):
             for of in (rows, small) if size == FOLLOWING else (rows,):
                 apply.fill(of)
@@ -190,7 +190,7 @@ def _pid() -> int:
 
 
 def session(cores: int, heap: str) -> SparkSession:
-    made = [cls(path=str(DATA / "lake")) for cls in SINKS.values()]
+    made = [cls(path=str(DATA / name)) for name, cls in SINKS.items()]
     settings = [sink.session_settings() for sink in made]
     conf = {name: value for each in settings for name, value in each.items()}
     conf["spark.sql.extensions"] = ",".join(each["spark.sql.extensions"] for each in settings)

@@ -17,13 +17,13 @@ from changeglot.sinks import SINKS
 
 @pytest.fixture(scope="session")
 def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of Iceberg's tables: a catalog has one for as long as a session lives."""
+    """A folder with one for each sink: Iceberg's catalog has the same for as long as a session lives."""
     return tmp_path_factory.mktemp("warehouse")
 
 
 def lakes(folder: Path) -> dict[str, str]:
     """What a session needs for all sinks at once."""
-    made = [sink(path=str(folder)) for sink in SINKS.values()]
+    made = [sink(path=str(folder / name)) for name, sink in SINKS.items()]
     settings = [sink.session_settings() for sink in made]
     return {
         **{name: value for each in settings for name, value in each.items()},

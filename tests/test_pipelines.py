@@ -34,7 +34,7 @@ def pipeline(kind: str, warehouse: Path, messages: Path, **words: Any) -> Pipeli
     """Any: words of the YAML file."""
     content = {
         "source": {"type": "files", "path": str(messages), "files_per_batch": 1, **words.pop("source", {})},
-        "sink": {"type": kind, "path": str(warehouse)},
+        "sink": {"type": kind, "path": str(warehouse / kind)},
         "tables": [{"match": "*", "mode": ["scd1", "scd2", "append"], "keys": ["id"], "columns": TYPES}],
         **words,
     }
@@ -340,7 +340,7 @@ def test_names_of_tables_and_columns_may_be_anything(spark: SparkSession, tmp_pa
         for name in ("orders", "orders" + VERSIONS):
             found = spark.table(made.sink.identifier("../odd", name)).collect()[0]
             assert (found["a.b `c`, d"], found["key"], found["order"]) == ("x", "k", 3)
-    assert not (warehouse.parent / "odd").exists()
+    assert not (warehouse / "odd").exists()
 
 
 @pytest.mark.parametrize(

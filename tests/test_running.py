@@ -32,7 +32,7 @@ def test_every_example_runs_as_it_stands(
     told = (SHOP / "canal.jsonl").read_text().replace('"shop"', f'"{example.stem}"')
     (tmp_path / "canal.jsonl").write_text(told)
     monkeypatch.setenv("MESSAGES", str(tmp_path))
-    monkeypatch.setenv("LAKE", str(warehouse))
+    monkeypatch.setenv("LAKE", str(warehouse / yaml.safe_load(example.read_text())["sink"]["type"]))
     planned = run("check", example, "--json")
     assert planned.status == cli.DONE
     tables = {each["table"].split(".")[1]: each for each in json.loads(planned.out)["tables"]}
