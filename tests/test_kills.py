@@ -39,7 +39,7 @@ class Victim:
         self.folder, self.kind, self.messages = folder, kind, folder / "messages"
         self.words: dict[str, Any] = {"tables": [{**rule, "keys": ["id"], "columns": TYPES} for rule in RULES]}
         content = {
-            "source": {"type": "files", "path": str(self.messages), "files_per_batch": 1},
+            "source": {"type": "files", "path": str(self.messages), "files_per_batch": 1, "format": "oms-typed"},
             "sink": {"type": kind, "path": str(warehouse / kind)},
             **self.words,
         }

@@ -239,12 +239,22 @@ def test_a_table_follows_its_source_by_the_policy(
     assert sorted(map(tuple, evolved)) == [(1, "m", None), (2, "t", 7)]
     past = spark.table(made.sink.identifier(database, "evolve" + VERSIONS)).orderBy("id", ORDER).select("id", "title")
     assert [tuple(each) for each in past.collect()] == [(1, "n"), (1, "m"), (2, "t")]
+    # A column of the old name is another column, then and later.
+    folder, anew = tmp_path / "evolve", {**wide, "gone": "int(11)"}
+    rule = {"match": "*", "mode": ["scd1", "scd2"], "into": f"{database}.evolve"}
+    made = pipeline(kind, warehouse, folder, tables=[rule], schema_change="evolve")
+    back = {"id": 3, "title": "t", "amount": "1.00", "extra": 7, "gone": 5}
+    write(folder, [[canal(database, "INSERT", [{**back, "id": n}], types=anew)] for n in (3, 4)])
+    run(made, spark)
+    returned = spark.table(made.sink.identifier(database, "evolve")).select("id", "gone").collect()
+    assert sorted(map(tuple, returned)) == [(1, None), (2, None), (3, 5), (4, 5)]
     told = spark.table(made.sink.identifier("changeglot", "schemas"))
     told = told.where(F.col("pipeline").endswith(f"-evolve-{kind}"))
     assert {tuple(each) for each in told.where("kind <> 'create'").select("kind", "column").collect()} == {
         ("rename", "name"),
         ("drop", "gone"),
         ("add", "extra"),
+        ("add", "gone"),
         ("widen", "amount"),
         ("statement", None),
     }

@@ -117,12 +117,14 @@ class Pipeline:
 
     def plan(self, spark: SparkSession) -> list[Planned]:
         """What would be made of what the source has now; nothing is written."""
-        told, _ = tables(self._decoded(self.source.placed(self.source.sample(spark))))
+        changes = self._decoded(self.source.placed(self.source.sample(spark)))
+        told, _ = tables(changes)
         found = []
         for each in told:
             if not (rule := self.target.rule(each.name)):
                 continue
-            work = TableWork(self.target, spark, each, rule, Mark(self.name, 0))
+            work = TableWork(self.target, changes, each, rule, Mark(self.name, 0))
+            work.check()
             columns = {name: kind for made in work.evolutions.values() for name, kind in made.columns.items()}
             losses = {n: loss for n, kind in {**each.declared, **rule.columns}.items() if (loss := types.loss(kind))}
             steps = {step for made in work.evolutions.values() for step in made.steps}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property, reduce
 from operator import and_
@@ -106,20 +106,24 @@ class Target:
 
     def apply(self, changes: DataFrame, mark: Mark) -> Applied:
         """The changes (with ORDER, PLACE and the message) in the tables. A second time it changes nothing."""
-        spark = changes.sparkSession
         told, newest = tables(changes)
         taken = [(each, rule) for each in told if (rule := self.rule(each.name))]
         # All that may be refused is found before anything is written.
-        work = [TableWork(self, spark, each, rule, mark) for each, rule in taken]
+        work = [TableWork(self, changes, each, rule, mark) for each, rule in taken]
         for each in work:
-            each.evolve()
+            each.check()
         bad = [changes.where(F.col("problem").isNotNull())]
+        places = set()
         for each in work:
-            bad += each.apply(changes.where(each.told.has & F.col("problem").isNull()))
+            # Another table of the batch may have gone into the same one: it is looked at anew.
+            now = replace(each) if each.place in places else each
+            places.add(each.place)
+            now.evolve()
+            bad += now.apply()
         every = reduce(DataFrame.unionByName, bad)
         quarantined = self.quarantine.keep(every, self.sink, self.name, mark, table_name())
         if self.upkeep.every and (mark.batch + 1) % self.upkeep.every == 0:
-            self.tidy(spark, work)
+            self.tidy(changes.sparkSession, work)
         return Applied(
             mark.batch,
             {".".join(each.place): each.told.changes for each in work},
@@ -195,24 +199,29 @@ class TableWork:
     """One table of the source in one batch: what it becomes in the sink."""
 
     target: Target
-    spark: SparkSession
+    #: Of the whole batch.
+    changes: DataFrame
     told: Told
     rule: Rule
     mark: Mark
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raises what the pipeline refuses of it."""
         if self.mirrored and self.told.columns and not self.key:
             raise ConfigError(
                 f"tables.{self.rule.match}.keys",
                 f'"{self.told.name}" has no key, and {" and ".join(self.mirrored)} need one',
                 hint="Name its columns, or use mode: append.",
             )
-        for each in self.evolutions.values():
-            assert each is not None
+        _ = self.evolutions
 
     @property
     def sink(self) -> LakeSink:
         return self.target.sink
+
+    @property
+    def spark(self) -> SparkSession:
+        return self.changes.sparkSession
 
     @cached_property
     def place(self) -> tuple[str, ...]:
@@ -256,12 +265,24 @@ class TableWork:
         """Renames and drops by earlier statements and this batch's; none if the pipeline does not follow them."""
         if self.target.schema_change not in ("evolve", "exception"):
             return []
-        now = [
+        return sorted({*self._remembered, *self._amended_now}, key=lambda each: each.order)
+
+    @cached_property
+    def _amended_now(self) -> list[Amendment]:
+        """Renames and drops by the batch's statements."""
+        return [
             Amendment(each.order, self.rule.sink_name(each.was), each.now and self.rule.sink_name(each.now))
             for order, statement, source in self.told.statements
             for each in amendments(statement or "", order, source) or ()
         ]
-        return sorted({*self._remembered, *now}, key=lambda each: each.order)
+
+    @cached_property
+    def _last_told(self) -> dict[str, str]:
+        """The columns that changes of the batch carry, and the order of the last that does."""
+        images = (F.coalesce(F.map_keys(image), F.array().cast("array<string>")) for image in IMAGES)
+        names = self.changes.where(self.told.has).select(ORDER, F.explode(F.array_union(*list(images)[1:])).alias("n"))
+        found = names.groupBy("n").agg(F.max(ORDER).alias("last")).collect()
+        return {self.rule.sink_name(row["n"]): row["last"] for row in found}
 
     @cached_property
     def _remembered(self) -> list[Amendment]:
@@ -280,16 +301,19 @@ class TableWork:
         told = self.rule.sink_columns(self.told.columns, source_key)
         for each in self.amendments:
             # What only changes from before the statement had is no column of the table now.
-            if each.was in told:
+            if each.was in told and self._last_told.get(each.was, "") < each.order:
                 kind = told.pop(each.was)
                 if each.now:
                     told.setdefault(each.now, kind)
+        now = self._amended_now if self.amendments else []
         made = {}
         for mode in self.mirrored:
             if self.stored[mode]:
                 found = self.sink.columns(self.spark, self.table(self.suffix(mode)))
                 known = {name: kind for name, kind in found.items() if name not in own}
-                made[mode] = evolution(self.told.name, known, told, self.amendments, self.target.schema_change)
+                # A name that is told again after the statement is another column, which may be there already.
+                due = [each for each in now if not (each.was in told and each.now in known)]
+                made[mode] = evolution(self.told.name, known, told, due, self.target.schema_change)
             else:
                 made[mode] = Evolution({name: kind or types.TEXT for name, kind in told.items()})
         return made
@@ -355,9 +379,9 @@ class TableWork:
 
     # Rows
 
-    def apply(self, changes: DataFrame) -> Iterator[DataFrame]:
+    def apply(self) -> Iterator[DataFrame]:
         """The changes in the tables; gives those that have no place there, with the problem."""
-        mine = self._routed(changes)
+        mine = self._routed(self.changes.where(self.told.has & F.col("problem").isNull()))
         if "append" in self.rule.mode:
             self._append(mine)
         if not self.made:
