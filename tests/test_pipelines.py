@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import pytest
@@ -21,9 +22,10 @@ from changeglot.errors import ChangeglotError, ConfigError
 from changeglot.model import Op, Phase
 from changeglot.pipeline import Pipeline
 from changeglot.sinks.base import Mark
-from changeglot.target import ENDED, LOG, VERSIONS
+from changeglot.target import ENDED, LOG, VERSIONS, Applied
 
 SINKS = ("delta", "iceberg")
+CANAL = {"format": "canal"}
 #: Formats that do not tell where in the source's log a change stood: the transport must keep them in order.
 BY_PLACE = ("canal",)
 #: Formats whose updates may tell less than the whole row.
@@ -193,7 +195,7 @@ def test_truncates_and_soft_deletes(spark: SparkSession, tmp_path: Path, warehou
     write(tmp_path / "m", [first, second])
     for delete in ("hard", "soft"):
         rule = {"match": "*", "mode": ["scd1", "scd2"], "delete": delete, "into": f"{database}.{delete}"}
-        made = pipeline(kind, warehouse, tmp_path / "m", tables=[rule], checkpoint=str(tmp_path / delete))
+        made = pipeline(kind, warehouse, tmp_path / "m", tables=[rule], checkpoint=str(tmp_path / delete), source=CANAL)
         run(made, spark)
     assert stored(spark, made, database, "hard").keys() == {3}
     soft = stored(spark, made, database, "soft", columns=("id", "__deleted"))
@@ -221,7 +223,7 @@ def test_a_table_follows_its_source_by_the_policy(
         rule = {"match": "*", "mode": ["scd1", "scd2"], "into": f"{database}.{policy}"}
         folder = tmp_path / policy
         write(folder, [[canal(database, "INSERT", [row(1, gone=1)], types=was)]])
-        made = pipeline(kind, warehouse, folder, tables=[rule], schema_change=policy)
+        made = pipeline(kind, warehouse, folder, tables=[rule], schema_change=policy, source=CANAL)
         run(made, spark)
         write(folder, [later])
         if policy == "exception":
@@ -242,7 +244,7 @@ def test_a_table_follows_its_source_by_the_policy(
     # A column of the old name is another column, then and later.
     folder, anew = tmp_path / "evolve", {**wide, "gone": "int(11)"}
     rule = {"match": "*", "mode": ["scd1", "scd2"], "into": f"{database}.evolve"}
-    made = pipeline(kind, warehouse, folder, tables=[rule], schema_change="evolve")
+    made = pipeline(kind, warehouse, folder, tables=[rule], schema_change="evolve", source=CANAL)
     back = {"id": 3, "title": "t", "amount": "1.00", "extra": 7, "gone": 5}
     write(folder, [[canal(database, "INSERT", [{**back, "id": n}], types=anew)] for n in (3, 4)])
     run(made, spark)
@@ -274,7 +276,7 @@ def test_rows_and_columns_are_taken_renamed_and_masked(spark: SparkSession, tmp_
         {"match": f"{database}.orders", "filter": "amount > 10", "project": ["name"], "rename": {"name": "title"}},
         {"match": "*", "into": "{database}.all_{table}", "mask": {"name": "sha256", "amount": "redact"}},
     ]
-    made = pipeline("delta", warehouse, tmp_path / "m", tables=rules)
+    made = pipeline("delta", warehouse, tmp_path / "m", tables=rules, source=CANAL)
     run(made, spark)
     taken = spark.table(made.sink.identifier(database, "orders"))
     assert [name for name in taken.columns if not name.startswith("__")] == ["id", "title"]
@@ -300,7 +302,7 @@ def test_a_bad_row_is_held_and_goes_where_it_belongs_after_a_fix(
     write(tmp_path / "m", [lines, last])
     hold = {"on_key_error": "hold"}
     rule = {"match": "*", "mode": ["scd1", "append"]}
-    made = pipeline(kind, warehouse, tmp_path / "m", tables=[rule], quarantine=hold)
+    made = pipeline(kind, warehouse, tmp_path / "m", tables=[rule], quarantine=hold, source=CANAL)
     run(made, spark)
     names = {key: each["name"] for key, each in stored(spark, made, database, "orders").items()}
     assert names == {1: "n", 2: "free"}
@@ -316,6 +318,7 @@ def test_a_bad_row_is_held_and_goes_where_it_belongs_after_a_fix(
         tmp_path / "m",
         tables=[{**rule, "columns": {"amount": "text"}, "into": f"{database}.fixed"}],
         quarantine=hold,
+        source=CANAL,
     )
     applied = fixed.replay(spark)
     assert applied is not None
@@ -325,6 +328,21 @@ def test_a_bad_row_is_held_and_goes_where_it_belongs_after_a_fix(
     }
     assert fixed.forget(spark) == 1
     assert fixed.replay(spark) is None
+
+
+def test_a_continuous_run_takes_what_comes_later(spark: SparkSession, tmp_path: Path, warehouse: Path) -> None:
+    told: Queue[Applied] = Queue()
+    write(tmp_path / "m", [[canal("going_on", "INSERT", [row(1)])]])
+    made = pipeline("delta", warehouse, tmp_path / "m", tables=[{"match": "*"}], source=CANAL)
+    query = made.run(spark, once=False, told=told.put)
+    try:
+        assert told.get(timeout=120).tables == {"going_on.orders": 1}
+        write(tmp_path / "m", [[canal("going_on", "INSERT", [row(2)]), canal("going_on", "INSERT", [row(3)])]])
+        applied = told.get(timeout=120)
+        assert (applied.batch, applied.tables) == (1, {"going_on.orders": 2})
+        assert stored(spark, made, "going_on", "orders").keys() == {1, 2, 3}
+    finally:
+        query.stop()
 
 
 @pytest.mark.parametrize("kind", SINKS)

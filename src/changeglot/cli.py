@@ -454,16 +454,11 @@ def _write(
 
 def _set_aside(work: Work, rows: Rows, quarantine: Path | None) -> list[Reason]:
     """Why messages were bad. A pass that finds them again with file and line, into the quarantine if given."""
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as F
-
     from changeglot.quarantine import reasons, records
 
     folder = work.scratch / "bad"
     with work.inputs.splits(work.spark, whole=True):
-        # Below an observation no filter is pushed: Spark would spell all of the decoding out in it.
-        found = rows(work.inputs.numbered(work.spark)).observe(Observation(), F.count("problem"))
-        found = records(found, raw=quarantine is not None)
+        found = records(rows(work.inputs.numbered(work.spark)), raw=quarantine is not None)
         found.write.option("lineSep", "\n").text(str(folder))
         parts = _in_order(folder, work.inputs.order(work.spark))
     why = reasons(work.spark, folder)

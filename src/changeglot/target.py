@@ -213,6 +213,13 @@ class TableWork:
                 f'"{self.told.name}" has no key, and {" and ".join(self.mirrored)} need one',
                 hint="Name its columns, or use mode: append.",
             )
+        for name in self.rule.keys or self.told.key:
+            if self.mirrored and self.rule.mask.get(name, "sha256") != "sha256":
+                raise ConfigError(
+                    f"tables.{self.rule.match}.mask.{name}",
+                    f'is in the key of "{self.told.name}", all rows of which it would make one',
+                    hint="Use sha256.",
+                )
         _ = self.evolutions
 
     @property
@@ -388,7 +395,7 @@ class TableWork:
             return
         mine = amended(mine, IMAGES, ORDER, self.amendments)
         columns = reduce(lambda a, b: {**a, **b}, (dict(each.columns) for each in self.evolutions.values()))
-        problem = F.coalesce(rows.key_problem(self.key), rows.value_problem(columns))
+        problem = F.coalesce(rows.key_problem(self.key), rows.value_problem(columns, self.key))
         checked = mine.where(F.col("op").isin(*Op.ROWS)).withColumn("problem", problem)
         hold = self.target.quarantine.held
         checked = hold(checked, self.sink, self.target.name, self.told.name, self.target.replay)

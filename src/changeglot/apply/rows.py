@@ -7,6 +7,8 @@ every column of the table was told. BEGIN: it has these values and no others.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -84,17 +86,17 @@ def key_problem(key: Sequence[str]) -> Column:
     return (
         F.when(F.col("key").isNull(), F.lit("no key, which the table needs"))
         .when(~fits, told)
-        .when(F.exists(F.map_values("key"), lambda each: each.isNull()), F.lit("NULL in its key"))
+        .when(reduce(or_, (F.col("key")[name].isNull() for name in key)), F.lit("NULL in its key"))
     )
 
 
-def value_problem(columns: Mapping[str, str]) -> Column:
+def value_problem(columns: Mapping[str, str], key: Sequence[str]) -> Column:
     """STRING: which value of the change is none of its column's type; NULL if all are."""
     found: Column = F.lit(None).cast("string")
-    for name, kind in columns.items():
-        for image in ("key", "after"):
-            bad = types.wrong(F.col(image)[name], kind)
-            found = F.when(bad, F.lit(f"{name}: no {kind}")).otherwise(found)
+    for image, names in (("after", list(columns)), ("key", key)):
+        for name in names:
+            bad = types.wrong(F.col(image)[name], columns[name])
+            found = F.when(bad, F.lit(f"{name}: no {columns[name]}")).otherwise(found)
     return found
 
 
@@ -104,9 +106,8 @@ def steps(changes: DataFrame, key: Sequence[str], columns: Collection[str]) -> D
     `columns` are those of the table: a change that carries them all tells the whole row. A change of a key ends one row
     and begins another; where it does not tell all of that, `lender` is the key under which the rest of it is stored.
     """
-    names = F.array(*map(F.lit, key))
-    old = F.transform(names, lambda name: F.col("key")[name])
-    new = F.transform(names, lambda name: F.coalesce(F.col("after")[name], F.col("key")[name]))
+    old = F.array(*(F.col("key")[name] for name in key))
+    new = F.array(*(F.coalesce(F.col("after")[name], F.col("key")[name]) for name in key))
     moved = (F.col("op") == Op.UPDATE) & (new != old)
     values = F.when(moved, kernel.overlay(F.col("before"), F.col("after"))).otherwise(F.col("after"))
     every = F.create_map(*(part for name in columns for part in (F.lit(name), F.lit(""))))
