@@ -14,8 +14,9 @@ import org.apache.spark.unsafe.types.UTF8String;
  * copy. Values may be pieces of a message: nothing is made of them on the way.
  */
 final class Image {
-  /** The entries' names: a ready block of Spark's array layout. */
+  /** The entries' names: a ready block of Spark's array layout, somewhere in these bytes. */
   private byte[] names;
+  private int namesStart, namesLength;
   private int count;
   private byte[][] sources = new byte[32][];
   private int[] starts = new int[32];
@@ -42,6 +43,20 @@ final class Image {
     lengths[count++] = length;
   }
 
+  /** Adds a value of an array; where Spark's layout allows it, without an object for it. */
+  void add(ArrayData array, int i) {
+    if (array.isNullAt(i)) {
+      add(null, 0, 0);
+    } else if (array instanceof UnsafeArrayData && ((UnsafeArrayData) array).getBaseObject() instanceof byte[]) {
+      UnsafeArrayData block = (UnsafeArrayData) array;
+      long place = block.getLong(i);
+      int base = (int) (block.getBaseOffset() - Platform.BYTE_ARRAY_OFFSET);
+      add((byte[]) block.getBaseObject(), base + (int) (place >>> 32), (int) place);
+    } else {
+      add(array.getUTF8String(i));
+    }
+  }
+
   void add(UTF8String text) {
     if (text == null) {
       add(null, 0, 0);
@@ -55,12 +70,27 @@ final class Image {
 
   /** The values so far become the names of the map that is built next. */
   void beginValues() {
-    names = block();
+    useNames(block());
     count = 0;
   }
 
   void useNames(byte[] block) {
     names = block;
+    namesStart = 0;
+    namesLength = block.length;
+  }
+
+  /** The names of the map that is built next are those of another. */
+  void useNamesOf(MapData map) {
+    ArrayData keys = map.keyArray();
+    if (keys instanceof UnsafeArrayData && ((UnsafeArrayData) keys).getBaseObject() instanceof byte[]) {
+      UnsafeArrayData block = (UnsafeArrayData) keys;
+      names = (byte[]) block.getBaseObject();
+      namesStart = (int) (block.getBaseOffset() - Platform.BYTE_ARRAY_OFFSET);
+      namesLength = block.getSizeInBytes();
+    } else {
+      useNames(namesOf(map));
+    }
   }
 
   private static int round8(int n) {
@@ -96,11 +126,11 @@ final class Image {
   }
 
   UnsafeMapData map() {
-    int size = 8 + names.length + size();
+    int size = 8 + namesLength + size();
     byte[] out = new byte[size];
-    Platform.putLong(out, Platform.BYTE_ARRAY_OFFSET, names.length);
-    System.arraycopy(names, 0, out, 8, names.length);
-    write(out, 8 + names.length);
+    Platform.putLong(out, Platform.BYTE_ARRAY_OFFSET, namesLength);
+    System.arraycopy(names, namesStart, out, 8, namesLength);
+    write(out, 8 + namesLength);
     UnsafeMapData map = new UnsafeMapData();
     map.pointTo(out, Platform.BYTE_ARRAY_OFFSET, size);
     return map;

@@ -212,28 +212,24 @@ final class Images {
         fresh++;
       }
     }
-    byte[] block;
-    if (fresh == 0) {
-      block = out.namesOf(base);
-      out.begin();
-    } else {
-      out.begin();
-      for (int i = 0; i < n; i++) out.add(names.getUTF8String(i));
-      for (int j = 0; j < m; j++) if (!used[j]) out.add(top.getUTF8String(j));
+    out.begin();
+    if (fresh > 0) {
+      for (int i = 0; i < n; i++) out.add(names, i);
+      for (int j = 0; j < m; j++) if (!used[j]) out.add(top, j);
       out.beginValues();
-      block = null;
     }
     for (int i = 0; i < n; i++) {
       int j = from[i] - 1;
-      out.add(j < 0 ? Image.text(values, i) : Image.text(topValues, j));
+      if (j < 0) out.add(values, i);
+      else out.add(topValues, j);
       if (baseKinds != null) kind(i, (char) (j < 0 ? baseKinds.getByte(i) : overKinds.getByte(j)));
     }
     for (int j = 0, i = n; j < m; j++) {
       if (used[j]) continue;
-      out.add(Image.text(topValues, j));
+      out.add(topValues, j);
       if (baseKinds != null) kind(i++, (char) overKinds.getByte(j));
     }
-    if (block != null) out.useNames(block);
+    if (fresh == 0) out.useNamesOf(base);
     if (baseKinds == null) return out.map();
     return new GenericInternalRow(new Object[] {out.map(), UTF8String.fromBytes(Arrays.copyOf(kinds, n + fresh))});
   }
