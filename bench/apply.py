@@ -5,6 +5,7 @@ usage: apply.py, after run.py: brings its results.md up to date. `--quick` is a 
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import time
@@ -172,21 +173,15 @@ def measure(spark: SparkSession, rows: int, batches: tuple[int, ...], rounds: in
     for number in range(rounds + 1):
         for *key, job, apply in jobs:
             sink, who, of, size = key
-            begun, cpu = time.monotonic(), meter.cpu_seconds(_pid())
+            begun, cpu = time.monotonic(), meter.cpu_seconds(os.getpid())
             job()
-            clock, cpu = time.monotonic() - begun, meter.cpu_seconds(_pid()) - cpu
+            clock, cpu = time.monotonic() - begun, meter.cpu_seconds(os.getpid()) - cpu
             say(f"round {number}: {sink} {who}, {size:,} into {of:,}: {clock:.1f} s, {cpu:.1f} s of CPU")
             if number:
                 found[tuple(key)].clock.append(clock)
                 found[tuple(key)].cpu.append(cpu)
             apply.restore(apply.table(of), states[sink, of], of)
     return list(found.values())
-
-
-def _pid() -> int:
-    import os
-
-    return os.getpid()
 
 
 def session(cores: int, heap: str) -> SparkSession:
