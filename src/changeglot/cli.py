@@ -300,15 +300,13 @@ def explain(arguments: argparse.Namespace) -> int:
 
 def demo(arguments: argparse.Namespace) -> int:
     """Shows one small shop's life, told in all seven formats."""
+    from changeglot.demo import lake
     from changeglot.demo.show import show
-    from changeglot.sinks.delta import Delta
-    from changeglot.sources.files import Files
 
     if not arguments.quiet:
         print("changeglot: starting Spark, decoding, and making tables: a minute or so", file=sys.stderr)
-    lake = Delta(path="")
-    settings = {**lake.session_settings(), **Files(path="").session_settings()}
-    settings["spark.jars.packages"] = ",".join(lake.packages)
+    # The folder is not known yet; what a session needs does not depend on it.
+    settings = lake.pipeline(Path()).session_settings()
     return DONE if show(_session(arguments, **settings)) else FAILED
 
 

@@ -125,7 +125,6 @@ class Pipeline:
                 continue
             work = TableWork(self.target, changes, each, rule, Mark(self.name, 0))
             work.check()
-            columns = {name: kind for made in work.evolutions.values() for name, kind in made.columns.items()}
             losses = {n: loss for n, kind in {**each.declared, **rule.columns}.items() if (loss := types.loss(kind))}
             steps = {step for made in work.evolutions.values() for step in made.steps}
             found.append(
@@ -134,7 +133,7 @@ class Pipeline:
                     into=".".join(work.place),
                     mode=rule.mode,
                     key=work.key,
-                    columns=columns,
+                    columns=work.columns,
                     exists=any(work.stored.values()),
                     changes=tuple(sorted(steps, key=str)),
                     losses=losses,

@@ -325,6 +325,11 @@ class TableWork:
                 made[mode] = Evolution({name: kind or types.TEXT for name, kind in told.items()})
         return made
 
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns that the modes' tables then have."""
+        return {name: kind for made in self.evolutions.values() for name, kind in made.columns.items()}
+
     def evolve(self) -> None:
         """Makes and changes the tables. What is done is written down first: after a crash it is not seen again."""
         steps = list(self._changes())
@@ -394,7 +399,7 @@ class TableWork:
         if not self.made:
             return
         mine = amended(mine, IMAGES, ORDER, self.amendments)
-        columns = reduce(lambda a, b: {**a, **b}, (dict(each.columns) for each in self.evolutions.values()))
+        columns = self.columns
         problem = F.coalesce(rows.key_problem(self.key), rows.value_problem(columns, self.key))
         checked = mine.where(F.col("op").isin(*Op.ROWS)).withColumn("problem", problem)
         hold = self.target.quarantine.held
@@ -480,16 +485,17 @@ class TableWork:
     def _mirror(self, steps: DataFrame, bounds: Mapping[str, tuple[Any, Any]], *, lent: bool) -> None:
         """Any: least and greatest values of the key's columns."""
         ended = self._ended
+        # A row that goes under another key takes along what is stored under its old one: all that was before it must be
+        # there first.
+        borrowing = steps.where(F.col("lender").isNotNull()).select("order").distinct().orderBy("order")
+        moves = [row["order"] for row in borrowing.collect()] if lent else []
         for mode in self.made:
             merge = self._scd1 if mode == "scd1" else self._scd2
             if not lent:
                 merge(steps, ended, bounds, "merge")
                 continue
-            # A row that goes under another key takes along what is stored under its old one: all that was before it
-            # must be there first.
-            moves = steps.where(F.col("lender").isNotNull()).select("order").distinct().orderBy("order").collect()
             last = ""
-            for number, move in enumerate(move["order"] for move in moves):
+            for number, move in enumerate(moves):
                 before = steps.where((F.col("order") > last) & (F.col("order") < move))
                 merge(before, ended, {}, f"merge{number}a")
                 whole = rows.settled(rows.lent(steps.where(F.col("order") == move), self._rows(mode)))

@@ -54,7 +54,11 @@ def merge(
     fresh = with_ends(steps, ended)
     if ended is not None:
         fresh = fresh.join(F.broadcast(first), "key").where(F.col("order") >= F.col("__first"))
-    version = F.struct(F.col(ORDER), F.col(ENDED), F.col(END_AT), _named(amendments), F.col(BASE)).cast(_STORED)
+    # What is stored bears the names that the columns had then.
+    base, made = renamed(F.col(BASE), F.col(ORDER), amendments), F.col(STEPS)
+    if amendments:
+        made = F.transform(made, lambda x: x.withField("values", renamed(x["values"], x["order"], amendments)))
+    version = F.struct(F.col(ORDER), F.col(ENDED), F.col(END_AT), made, base).cast(_STORED)
     step = F.struct("order", "kind", "at", "values").cast(STEP)
     both = fresh.select("key", step.alias("step"), F.lit(None).cast(_STORED).alias("version")).unionByName(
         stored.select("key", F.lit(None).cast(STEP).alias("step"), version.alias("version"))
@@ -75,10 +79,3 @@ def merge(
     put = sets({name: s(name) for name in columns(of)})
     writer = given(settled(rows)).mergeInto(table, same & (s(ORDER) == t(ORDER))).whenMatched(s(_VANISHED)).delete()
     writer.whenMatched().update(put).whenNotMatched(~s(_VANISHED)).insert(put).merge()
-
-
-def _named(amendments: Sequence[Amendment]) -> Column:
-    """The stored steps, which bear the names that the columns had then."""
-    if not amendments:
-        return F.col(STEPS)
-    return F.transform(STEPS, lambda each: each.withField("values", renamed(each["values"], each["order"], amendments)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from changeglot.explain import fill, table
 
@@ -17,14 +17,16 @@ TABLE = "customers"
 SHOWN = ("id", "email", "name", "vip")
 
 
-def pipeline(folder: Path, tables: dict[str, Any]) -> Pipeline:
-    """Seven shops, each of which speaks another format, into current rows, history and log. Any: words of YAML."""
+def pipeline(folder: Path) -> Pipeline:
+    """Seven shops, each of which speaks another format, into current rows, and of one into history and log too."""
     from changeglot import config
+    from changeglot.demo.show import SHOP
+    from changeglot.tables import Tables
 
-    known = tables[f"shop.{TABLE}"]
-    rule = {"match": f"*.{TABLE}", "keys": known["key"], "columns": known["columns"]}
+    known = dict(Tables.load(SHOP / "tables.yaml").by_name)[f"shop.{TABLE}"]
+    rule = {"match": f"*.{TABLE}", "keys": list(known.key), "columns": dict(known.columns)}
     content = {
-        "source": {"type": "files", "path": str(folder / "messages")},
+        "source": {"type": "files", "path": str(folder / "messages" / "*")},
         "sink": {"type": "delta", "path": str(folder / "lake")},
         "tables": [{**rule, "match": f"shop_canal.{TABLE}", "mode": ["scd1", "scd2", "append"]}, rule],
     }
@@ -36,36 +38,27 @@ def spread(decoded: DataFrame, folder: Path) -> list[str]:
     from pyspark.sql import functions as F
 
     import changeglot
+    from changeglot import kernel
+    from changeglot.model import group
 
-    folder.mkdir(parents=True)
     mine = decoded.where(F.col("problem").isNull() & (F.col("relation.table") == TABLE))
     for name in changeglot.CODECS:
-        place = F.lit(f"shop_{name.replace('-', '_')}")
         told = mine.where(F.col("format") == name).orderBy("line", "ordinal").coalesce(1)
         # Electric knows schemas, and no databases.
-        of = F.lit("schema" if name == "electric" else "database")
-        relation = F.struct(
-            F.lit(None).cast("string").alias("tenant"),
-            F.when(of == "database", place).alias("database"),
-            F.when(of == "schema", place).alias("schema"),
-            F.lit(TABLE).alias("table"),
-        )
-        messages = changeglot.encode(told.withColumn("relation", relation), name).where("spoken").collect()
-        lines = []
-        for message in messages:
-            value = bytes(message["value"]).decode()
-            key = None if message["key"] is None else bytes(message["key"]).decode()
-            lines.append(value if key is None else f'{{"key":{key},"value":{value}}}')
-        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+        held = "schema" if name == "electric" else "database"
+        relation = group("relation", **{held: F.lit(f"shop_{name.replace('-', '_')}"), "table": F.lit(TABLE)})
+        messages = changeglot.encode(told.withColumn("relation", relation), name).where("spoken")
+        line = kernel.write(F.struct("key", "value")).cast("string")
+        messages.select(line.alias("line")).write.text(str(folder / name))
     return list(changeglot.CODECS)
 
 
-def show(spark: SparkSession, decoded: DataFrame, scratch: Path, tables: dict[str, Any]) -> bool:
+def show(spark: SparkSession, decoded: DataFrame, scratch: Path) -> bool:
     """Runs the pipeline and prints its tables; true if all seven shops came to the same rows."""
     from pyspark.sql import functions as F
 
     names = spread(decoded, scratch / "messages")
-    made = pipeline(scratch, tables)
+    made = pipeline(scratch)
     print(
         fill(
             f"Seven shops in one stream, each in another format: the current rows of {TABLE} in each, and of one of "

@@ -60,7 +60,6 @@ def show(spark: SparkSession, compared: Callable[[DataFrame], list[Step]] | None
 
 
 def _print(messages: DataFrame, decoded: DataFrame, steps: list[Step], scratch: Path) -> bool:
-    import yaml
     from pyspark.sql import functions as F
 
     from changeglot.demo import lake
@@ -103,8 +102,7 @@ def _print(messages: DataFrame, decoded: DataFrame, steps: list[Step], scratch: 
         print(cut(f"  {row['text']}"))
     print(fill("It stopped nothing. `--quarantine DIR` keeps such messages with their bytes, reason, file and line."))
     title("Into tables")
-    tables = yaml.safe_load((SHOP / "tables.yaml").read_text())["tables"]
-    kept = lake.show(decoded.sparkSession, decoded, scratch, tables)
+    kept = lake.show(decoded.sparkSession, decoded, scratch)
     title("Try next" if not wrong else "The tellings differ: see above")
     shop = _near(SHOP)
     for command in (
