@@ -47,6 +47,7 @@ golden: setup  ## rewrite what the golden messages should decode to; read the di
 bench: setup  ## measure against Flink and the floors, into bench/results.md
 	$(BIN)/python bench/run.py
 	$(BIN)/python bench/apply.py
+	$(BIN)/python bench/load.py
 
 wheel: setup  ## the package, with the kernel in it, into dist/
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w dist .

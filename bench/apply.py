@@ -1,4 +1,4 @@
-"""Changes into tables: what changeglot's `scd1` costs beside a bare MERGE of the same rows, decoded already.
+"""Changes into tables: what `scd1` costs beside a bare MERGE of the same decoded changes.
 
 usage: apply.py, after run.py: brings its results.md up to date. `--quick` is a trial with small tables.
 """
@@ -10,6 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import meter
@@ -21,6 +22,7 @@ from results import ApplyRun, Results
 import changeglot
 from changeglot.apply.order import ORDER, order
 from changeglot.apply.route import Rule
+from changeglot.apply.rows import settled
 from changeglot.held import MESSAGE, Quarantine
 from changeglot.model import CHANGE, VERDICT, Op, change, group
 from changeglot.sinks import SINKS
@@ -34,7 +36,7 @@ ROWS = 10_000_000
 BATCHES = (1_000, 100_000, 1_000_000)
 #: A batch of this size into a table of a tenth of the rows too: does the cost follow the batch?
 FOLLOWING = 10_000
-ROUNDS = 3
+ROUNDS = 5
 TYPES = {
     "id": "bigint",
     "customer": "bigint",
@@ -99,18 +101,20 @@ class Apply:
             self.spark.sql(f"DELETE FROM {ended}")
 
 
-def batch(spark: SparkSession, rows: int, size: int) -> Path:
-    """Changes of keys that lie together, at the end of the table as new business does; as changes and as typed rows."""
-    path = DATA / f"batch-{rows}-{size}"
-    if path.exists():
-        return path
+@cache
+def batch(spark: SparkSession, rows: int, size: int) -> DataFrame:
+    """Decoded changes, ready, of keys that lie together, at the end of the table as new business does.
+
+    They are read from files, so that Spark knows how much it is: it plans the bare MERGE better than without.
+    """
+    path = str(DATA / f"batch-{rows}-{size}")
     # 70 % updates, 10 % deletes and 20 % inserts.
     first = rows - size * 8 // 10
     n = spark.range(0, size, 1, 2).select("id", (F.col("id") + first).alias("key"))
     op = F.when(F.col("key") >= rows, Op.INSERT).when(F.col("id") % 8 == 0, Op.DELETE).otherwise(Op.UPDATE)
-    typed = n.select(op.alias("op"), *(c.alias(name) for name, c in values(F.col("key"), 1).items()))
-    typed.write.parquet(str(path / "rows"))
-    row = spark.read.parquet(str(path / "rows")).withColumn("n", F.monotonically_increasing_id())
+    row = n.select(
+        op.alias("op"), F.col("id").alias("n"), *(c.alias(name) for name, c in values(F.col("key"), 1).items())
+    )
     texts = F.create_map(*(part for name in TYPES for part in (F.lit(name), F.col(name).cast("string"))))
     told = change(
         op=F.col("op"),
@@ -134,13 +138,14 @@ def batch(spark: SparkSession, rows: int, size: int) -> Path:
         place.alias(PLACE),
         message.alias(MESSAGE),
         order(told, place).alias(ORDER),
-    ).write.parquet(str(path / "changes"))
-    return path
+    ).write.parquet(path)
+    return settled(spark.read.parquet(path))
 
 
-def bare(rows: DataFrame, table: str) -> None:
-    """What a person would write."""
-    source = rows.select("op", *(F.col(name).alias(f"s_{name}") for name in TYPES))
+def bare(changes: DataFrame, table: str) -> None:
+    """What a person would write, who knows that no row changes twice in the batch and nothing comes late."""
+    row = F.coalesce("after", "before")
+    source = changes.select("op", *(row[name].cast(kind).alias(f"s_{name}") for name, kind in TYPES.items()))
     put = {name: F.col(f"s_{name}") for name in TYPES}
     merge = source.mergeInto(table, F.col("s_id") == F.col("id")).whenMatched(F.col("op") == Op.DELETE).delete()
     merge = merge.whenMatched().update(put).whenNotMatched(F.col("op") != Op.DELETE)
@@ -163,10 +168,9 @@ def measure(spark: SparkSession, rows: int, batches: tuple[int, ...], rounds: in
         for size in sorted({*batches, FOLLOWING}):
             for of in (rows, small) if size == FOLLOWING else (rows,):
                 apply.fill(of)
-                path = batch(spark, of, size)
-                typed, told = (spark.read.parquet(str(path / kind)) for kind in ("rows", "changes"))
+                told = batch(spark, of, size)
                 table = apply.table(of)
-                jobs.append((name, "merge", of, size, lambda r=typed, t=table: bare(r, t), apply))
+                jobs.append((name, "merge", of, size, lambda c=told, t=table: bare(c, t), apply))
                 jobs.append((name, "scd1", of, size, lambda c=told, s=apply.sink: ours(c, s, 1), apply))
     found = {job[:4]: ApplyRun(*job[:4], clock=[], cpu=[]) for job in jobs}
     states = {(job[0], job[2]): job[5].state(job[5].table(job[2])) for job in jobs}
@@ -184,8 +188,9 @@ def measure(spark: SparkSession, rows: int, batches: tuple[int, ...], rounds: in
     return list(found.values())
 
 
-def session(cores: int, heap: str) -> SparkSession:
-    made = [cls(path=str(DATA / name)) for name, cls in SINKS.items()]
+def session(cores: int, heap: str, folder: Path) -> SparkSession:
+    """One with all sinks in it, each in a folder of its own there."""
+    made = [cls(path=str(folder / name)) for name, cls in SINKS.items()]
     settings = [sink.session_settings() for sink in made]
     conf = {name: value for each in settings for name, value in each.items()}
     conf["spark.sql.extensions"] = ",".join(each["spark.sql.extensions"] for each in settings)
@@ -201,7 +206,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small tables, one round; prints what it measured")
     options = parser.parse_args()
     rows, batches = (200_000, (1_000, 20_000)) if options.quick else (ROWS, BATCHES)
-    spark = session(options.cores, options.heap)
+    spark = session(options.cores, options.heap, DATA)
     try:
         runs = measure(spark, rows, batches, 1 if options.quick else options.rounds)
     finally:

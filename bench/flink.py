@@ -6,9 +6,10 @@ usage: flink.py DATA CORES, in the environment of requirements-flink.txt; starte
 import os
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from pyflink.common import Configuration
 from pyflink.table import EnvironmentSettings, TableEnvironment
@@ -40,15 +41,24 @@ READINGS: dict[str, Reading] = {
 }
 
 
-def environment(cores: int) -> TableEnvironment:
+def found_java() -> None:
+    """Says where Java is, if nobody did."""
+    java = shutil.which("java")
+    if "JAVA_HOME" not in os.environ and java:
+        os.environ["JAVA_HOME"] = str(Path(java).resolve().parents[1])
+
+
+def environment(cores: int, settings: Mapping[str, str] = MappingProxyType({})) -> TableEnvironment:
     configuration = Configuration()
+    for name, value in settings.items():
+        configuration.set_string(name, value)
     configuration.set_string("parallelism.default", str(cores))
     configuration.set_string("taskmanager.numberOfTaskSlots", str(cores))
     configuration.set_string("rest.bind-address", "127.0.0.1")
     configuration.set_string("rest.bind-port", "0")
     # Formats of changes are for streams only; the files are bounded, so the stream ends.
-    settings = EnvironmentSettings.new_instance().in_streaming_mode()
-    return TableEnvironment.create(settings.with_configuration(configuration).build())
+    streaming = EnvironmentSettings.new_instance().in_streaming_mode()
+    return TableEnvironment.create(streaming.with_configuration(configuration).build())
 
 
 def declare(flink: TableEnvironment, name: str, columns: Iterable[str], **options: str) -> None:
@@ -69,10 +79,7 @@ def job(flink: TableEnvironment, number: int, reading: Reading, data: Data) -> J
 def main() -> None:
     answers = own_stdout()
     data, cores = Data.load(Path(sys.argv[1])), int(sys.argv[2])
-    java = shutil.which("java")
-    if "JAVA_HOME" not in os.environ and java:
-        os.environ["JAVA_HOME"] = str(Path(java).resolve().parents[1])
-
+    found_java()
     flink = environment(cores)
     jobs = {
         Contender(name, data.rows, data.sizes[reading.kind]): job(flink, number, reading, data)

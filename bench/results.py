@@ -60,6 +60,18 @@ class ApplyRun:
     cpu: list[float]
 
 
+@dataclass(frozen=True)
+class LoadRun:
+    """All messages of the shop into tables: seconds of each round, the rows then there, and seconds to read them."""
+
+    who: str
+    messages: int
+    clock: list[float]
+    cpu: list[float]
+    rows: list[int]
+    read: list[float]
+
+
 @dataclass
 class Results:
     """One run of the benchmark. `checks` are counts of changes and problems, by contender."""
@@ -74,6 +86,7 @@ class Results:
     checks: dict[str, dict[str, int]] = field(default_factory=dict)
     memory: list[MemoryRun] = field(default_factory=list)
     apply: list[ApplyRun] = field(default_factory=list)
+    loads: list[LoadRun] = field(default_factory=list)
 
     def named(self, name: str) -> Measurement | None:
         """The measurement of that name; None when it was not run or never finished."""
@@ -102,4 +115,5 @@ class Results:
         ]
         memory = [MemoryRun(**one) for one in saved.pop("memory")]
         apply = [ApplyRun(**one) for one in saved.pop("apply", [])]
-        return cls(**saved, measurements=measurements, memory=memory, apply=apply)
+        loads = [LoadRun(**one) for one in saved.pop("loads", [])]
+        return cls(**saved, measurements=measurements, memory=memory, apply=apply, loads=loads)

@@ -22,6 +22,8 @@ from changeglot.sinks.base import LakeSink
 def main() -> None:
     content, settings = (json.loads(Path(path).read_text()) for path in sys.argv[1:3])
     last = int(sys.argv[3])
+    # It does not live long enough for the JVM to gain by its slower compiler.
+    settings["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     spark = changeglot.session(cores=1, driver_memory="1g", **settings)
     pipeline = config.pipeline(content, name="killed-" + content["sink"]["type"])
     gateway = spark.sparkContext._gateway
@@ -43,7 +45,7 @@ def main() -> None:
         return wrapped
 
     kind = type(pipeline.sink)
-    for name in ("once", "create", "add", "widen", "rename", "drop"):
+    for name in ("once", "append", "create", "add", "widen", "rename", "drop"):
         home = kind if name in vars(kind) else LakeSink
         setattr(home, name, counted(getattr(home, name)))
     print("ready", flush=True)

@@ -52,9 +52,15 @@ class Shop:
     WHOLE, PARTS, MOVED_PARTS = range(3)
 
     def __init__(
-        self, seed: int, database: str, tables: Sequence[str] = ("orders",), keys: int = 8, tells: int = WHOLE
+        self,
+        seed: int,
+        database: str,
+        tables: Sequence[str] = ("orders",),
+        keys: int = 8,
+        tells: int = WHOLE,
+        moves: bool = True,
     ) -> None:
-        self.rng, self.tells = random.Random(seed), tells
+        self.rng, self.tells, self.moves = random.Random(seed), tells, moves
         self.database, self.tables, self.keys = database, tables, keys
         self.model = Model()
         self.changes: list[dict[str, Any]] = []
@@ -118,7 +124,7 @@ class Shop:
                 after["amount"] = before["amount"]
             self.say(Op.UPDATE, table, key, *self._told(before, after, self.PARTS))
             self.model.put(table, key, after, n)
-        elif roll < 0.85:
+        elif roll < 0.85 and self.moves:
             key, new = self.rng.choice(keys), self.rng.randrange(self.keys)
             if new in keys:
                 return

@@ -11,18 +11,18 @@ from queue import Queue
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from shop import TYPES, Shop, State, cut, parted, write
 
-from changeglot import config
+from changeglot import config, target
 from changeglot.apply.order import ORDER
 from changeglot.codecs import CODECS
 from changeglot.errors import ChangeglotError, ConfigError
 from changeglot.model import Op, Phase
 from changeglot.pipeline import Pipeline
 from changeglot.sinks.base import Mark
-from changeglot.target import ENDED, LOG, VERSIONS, Applied
+from changeglot.target import ENDED, LOG, VERSIONS, Applied, TableWork
 
 SINKS = ("delta", "iceberg")
 CANAL = {"format": "canal"}
@@ -117,6 +117,39 @@ def test_tables_equal_the_model_in_every_mode_and_format(
     for spoken, shop in shops.items():
         assert stored(spark, made, shop.database, "orders") == before[spoken], spoken
         assert versions(spark, made, shop.database, "orders" + VERSIONS) == expected(shop, "orders"), spoken
+
+
+@pytest.mark.parametrize("many", [0, 1000])
+@pytest.mark.parametrize("kind", SINKS)
+def test_of_whole_rows_the_last_counts_in_whatever_order_they_come(
+    spark: SparkSession, tmp_path: Path, warehouse: Path, monkeypatch: pytest.MonkeyPatch, kind: str, many: int
+) -> None:
+    shop = Shop(3, f"whole_{kind}_{many}", keys=12, moves=False)
+    moving = Shop(4, f"moving_{kind}_{many}", keys=12)
+    for each in (shop, moving):
+        while len(each.changes) < 60:
+            each.step()
+    lines = [line for each in (shop, moving) for line in each.lines(spark, "oms-typed")]
+    lines += shop.rng.sample(lines, 10)
+    # Not what a transport does: but each of them says where it belongs.
+    shop.rng.shuffle(lines)
+    write(tmp_path / "m", cut(lines, 4, shop.rng))
+    replaced, replace = [], TableWork._replace
+
+    def counted(work: TableWork, changes: DataFrame) -> int | None:
+        replaced.append(replace(work, changes))
+        return replaced[-1]
+
+    monkeypatch.setattr(TableWork, "_replace", counted)
+    monkeypatch.setattr(target, "_MANY", many)
+    rule = {"match": "*", "keys": ["id"], "columns": TYPES}
+    made = pipeline(kind, warehouse, tmp_path / "m", tables=[rule], source={"format": "oms-typed"})
+    run(made, spark)
+    assert replaced.count(0) >= 4
+    assert None in replaced
+    for each in (shop, moving):
+        rows = {key: row for (_, key), row in each.model.rows.items()}
+        assert stored(spark, made, each.database, "orders") == rows
 
 
 @pytest.mark.parametrize("kind", SINKS)

@@ -67,7 +67,7 @@ class Inputs:
     @contextmanager
     def splits(self, spark: SparkSession, *, whole: bool = False) -> Iterator[None]:
         """Within, Spark reads no two files in one task; a file in one task too if `whole`."""
-        from changeglot.local import configured
+        from changeglot.settings import configured
 
         total = sum(entry.stat().st_size for entry in self.folder.iterdir())
         size = min(max(total // spark.sparkContext.defaultParallelism, SMALLEST_SPLIT), LARGEST_SPLIT)

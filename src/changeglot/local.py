@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
@@ -62,19 +60,3 @@ def session(*, cores: int | None = None, driver_memory: str | None = None, **set
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
-
-
-@contextmanager
-def configured(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
-    """The session's settings, for a while."""
-    before = {name: spark.conf.get(name, None) for name in conf}
-    for name, value in conf.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, old)

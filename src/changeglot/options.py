@@ -18,9 +18,9 @@ def option(help: str, default: Any = dataclasses.MISSING, *, example: str = "") 
     return dataclasses.field(default=default, metadata={"help": help, "example": example})
 
 
-def words(help: str) -> Any:
-    """A dataclass field of texts by name, none if not given. Any: as `option`."""
-    return dataclasses.field(default_factory=dict, metadata={"help": help, "example": ""})
+def words(help: str, *, shown: bool = True) -> Any:
+    """A dataclass field of texts by name, none if not given; a secret is not `shown` in its repr. Any: as `option`."""
+    return dataclasses.field(default_factory=dict, repr=shown, metadata={"help": help, "example": ""})
 
 
 def options_of(cls: type) -> list[dataclasses.Field[Any]]:

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from changeglot import held
 from changeglot.apply import types
-from changeglot.apply.order import ORDER, order
+from changeglot.apply.order import ORDER, number, order
 from changeglot.apply.route import Rule
 from changeglot.apply.rows import settled
 from changeglot.held import MESSAGE, Quarantine
@@ -107,7 +107,7 @@ class Pipeline:
         told = decode(messages, self.format, tables=self._known(), options=self.options)
         change = {name: F.col(name) for name in CHANGE.fieldNames()}
         # A message's changes have one place; which of them it is orders them.
-        place = F.concat_ws(".", F.col(PLACE), F.lpad(F.col("ordinal").cast("string"), 10, "0"))
+        place = F.concat_ws(".", F.col(PLACE), number(F.col("ordinal").cast("string")))
         return told.withColumn(ORDER, order(change, place))
 
     def _known(self) -> Tables:
@@ -118,9 +118,8 @@ class Pipeline:
     def plan(self, spark: SparkSession) -> list[Planned]:
         """What would be made of what the source has now; nothing is written."""
         changes = self._decoded(self.source.placed(self.source.sample(spark)))
-        told, _ = tables(changes)
         found = []
-        for each in told:
+        for each in tables(changes).tables:
             if not (rule := self.target.rule(each.name)):
                 continue
             work = TableWork(self.target, changes, each, rule, Mark(self.name, 0))

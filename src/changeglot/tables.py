@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -123,7 +124,17 @@ class Tables:
         return found
 
 
+def matches(pattern: str, name: str) -> bool:
+    """Does the table's name fit? `*` stands for any text, `?` for any character, all others for themselves.
+
+    >>> matches("shop.*", "shop.orders"), matches("shop.[a]?", "shop.[a]b"), matches("[a]", "a")
+    (True, True, False)
+    """
+    return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))
+
+
 def _fits(text: Column, name: str) -> Column:
+    """As `matches`."""
     if not set(name) & {"*", "?"}:
         return text == name
     escaped = re.sub(r"([%_\\])", r"\\\1", name)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from operator import and_
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, Row, SparkSession
 from pyspark.sql import functions as F
 
 from changeglot import kernel
@@ -19,6 +20,7 @@ from changeglot.apply.ddl import Amendment, amended, amendments
 from changeglot.apply.order import ORDER
 from changeglot.apply.route import IMAGES, Rule, routed
 from changeglot.apply.schema import Evolution, evolution
+from changeglot.columns import quoted
 from changeglot.errors import ConfigError
 from changeglot.held import Quarantine
 from changeglot.model import Op
@@ -42,8 +44,14 @@ _HISTORY = {
 }
 #: Added to a table's name: its change log, its history, and the keys of rows that are gone.
 LOG, VERSIONS, ENDED = "__log", "__history", "__ended"
+#: The first of a key's values, by which the rows that are gone lie: those of a batch are found without reading all.
+_FIRST = "first"
+_ENDED = {"key": "array<string>", _FIRST: "string", ORDER: "string", "at": "timestamp"}
 #: Statements of one table that a batch may bring; with more, something is wrong with the source.
 _STATEMENTS = 1000
+#: So many changes for each part of a shuffle are worth being laid out for the merge, which then has as many parts. With
+#: fewer it is left to Spark how many parts, and so how many files, a merge makes.
+_MANY = 10_000
 
 
 @dataclass(frozen=True)
@@ -60,12 +68,16 @@ class Told:
 
     name: str
     #: Database, schema and table.
-    parts: tuple[str | None, str | None, str]
+    parts: _Parts
     changes: int
     columns: Mapping[str, str | None]
     #: As the source declares them.
     declared: Mapping[str, str]
     key: tuple[str, ...]
+    #: The columns that updates tell: a set for each kind of them.
+    updates: frozenset[frozenset[str]]
+    #: The order of the batch's first change, of whatever table.
+    oldest: str
     truncated: str | None
     statements: Sequence[tuple[str, str, str | None]] = ()
 
@@ -74,6 +86,15 @@ class Told:
         """BOOLEAN: is the change one of this table?"""
         same = (F.col(f"relation.{n}").eqNullSafe(F.lit(part)) for n, part in zip(_PARTS, self.parts, strict=True))
         return reduce(and_, same)
+
+
+@dataclass(frozen=True)
+class Tidings:
+    """What a batch tells: of its tables, how many of its changes are bad, and the newest commit's time."""
+
+    tables: Sequence[Told]
+    bad: int
+    newest: datetime | None
 
 
 @dataclass(frozen=True)
@@ -106,13 +127,13 @@ class Target:
 
     def apply(self, changes: DataFrame, mark: Mark) -> Applied:
         """The changes (with ORDER, PLACE and the message) in the tables. A second time it changes nothing."""
-        told, newest = tables(changes)
-        taken = [(each, rule) for each in told if (rule := self.rule(each.name))]
+        told = tables(changes)
+        taken = [(each, rule) for each in told.tables if (rule := self.rule(each.name))]
         # All that may be refused is found before anything is written.
         work = [TableWork(self, changes, each, rule, mark) for each, rule in taken]
         for each in work:
             each.check()
-        bad = [changes.where(F.col("problem").isNotNull())]
+        bad = [changes.where(F.col("problem").isNotNull())] if told.bad else []
         places = set()
         for each in work:
             # Another table of the batch may have gone into the same one: it is looked at anew.
@@ -120,16 +141,18 @@ class Target:
             places.add(each.place)
             now.evolve()
             bad += now.apply()
-        every = reduce(DataFrame.unionByName, bad)
-        quarantined = self.quarantine.keep(every, self.sink, self.name, mark, table_name())
+        quarantined = 0
+        if bad:
+            every = reduce(DataFrame.unionByName, bad)
+            quarantined = self.quarantine.keep(every, self.sink, self.name, mark, table_name())
         if self.upkeep.every and (mark.batch + 1) % self.upkeep.every == 0:
             self.tidy(changes.sparkSession, work)
         return Applied(
             mark.batch,
             {".".join(each.place): each.told.changes for each in work},
             quarantined,
-            {each.name: each.changes for each in told if not self.rule(each.name)},
-            newest,
+            {each.name: each.changes for each in told.tables if not self.rule(each.name)},
+            told.newest,
         )
 
     def tidy(self, spark: SparkSession, work: Sequence[TableWork]) -> None:
@@ -141,6 +164,8 @@ class Target:
 
 
 _PARTS = ("database", "schema", "table")
+_RELATION = tuple(f"relation.{part}" for part in _PARTS)
+_Parts = tuple[str | None, str | None, str]
 
 
 def table_name() -> Column:
@@ -148,50 +173,83 @@ def table_name() -> Column:
     return F.concat_ws(".", "relation.database", "relation.schema", "relation.table")
 
 
-def tables(changes: DataFrame) -> tuple[list[Told], datetime | None]:
-    """What the changes tell of their tables, names and types but no rows; and the time of the newest."""
-    of_rows = F.col("op").isin(*Op.ROWS)
-    names = F.coalesce(F.map_keys("after"), F.map_keys("before"), F.map_keys("key"))
-    untyped = F.transform(names, lambda name: F.struct(name, F.lit(None).cast("string"), F.lit(None).cast("int")))
-    declared = F.transform("columns", lambda c: F.struct(c["name"], c["type"], c["jdbc"]))
-    column = "array<struct<name:string,type:string,jdbc:int>>"
-    columns = F.when(of_rows, F.coalesce(declared.cast(column), untyped.cast(column)))
-    statement = F.struct(F.col(ORDER).alias("order"), "statement", F.col("origin.kind").alias("kind"))
+def tables(changes: DataFrame) -> Tidings:
+    """What the changes tell of their tables: names and types, but no rows."""
+    changes, seen = _watched(changes, {"bad": F.count("problem"), "oldest": F.min(ORDER)})
     good = changes.where(F.col("problem").isNull() & F.col("relation.table").isNotNull())
-    found = good.groupBy(*(f"relation.{part}" for part in _PARTS), table_name().alias("name")).agg(
-        F.count(F.lit(1)).alias("changes"),
-        F.collect_set(F.when(of_rows, F.map_keys("key"))).alias("keys"),
-        F.array_distinct(F.flatten(F.collect_set(columns))).alias("columns"),
+    # Changes that say the same of their table are one group, and of groups there are few. All that is aggregated has a
+    # fixed width, and all that is grouped by lies ready: Spark hashes, and sorts nothing.
+    names = F.coalesce(F.map_keys("after"), F.map_keys("before"), F.map_keys("key"))
+    said = {"columns": F.col("columns"), "key": F.map_keys("key"), "names": names}
+    of_rows = F.col("op").isin(*Op.ROWS)
+    groups = good.groupBy(*_RELATION, "op", *(F.when(of_rows, each).alias(name) for name, each in said.items()))
+    found = groups.agg(F.count(F.lit(1)).alias("changes"), F.max("committed_at").alias("newest")).collect()
+    of_tables = good.where(F.col("op").isin(Op.DDL, Op.TRUNCATE))
+    spoken = _spoken(of_tables) if any(row["op"] in (Op.DDL, Op.TRUNCATE) for row in found) else {}
+    rows_of: dict[_Parts, list[Row]] = {}
+    for row in found:
+        rows_of.setdefault((row["database"], row["schema"], row["table"]), []).append(row)
+    oldest = seen.get["oldest"]
+    told = [_told(parts, rows, oldest, *spoken.get(parts, (None, ()))) for parts, rows in rows_of.items()]
+    newest = max((row["newest"] for row in found if row["newest"]), default=None)
+    return Tidings(sorted(told, key=lambda each: each.name), seen.get["bad"], newest)
+
+
+def _spoken(changes: DataFrame) -> dict[_Parts, tuple[str | None, Sequence[tuple[str, str, str | None]]]]:
+    """Of each table the order of its last truncate, and its statements."""
+    statement = F.struct(F.col(ORDER).alias("order"), "statement", F.col("origin.kind").alias("kind"))
+    found = changes.groupBy(*_RELATION).agg(
         F.max(F.when(F.col("op") == Op.TRUNCATE, F.col(ORDER))).alias("truncated"),
         F.slice(F.sort_array(F.collect_list(F.when(F.col("op") == Op.DDL, statement))), 1, _STATEMENTS).alias("ddl"),
-        F.max("committed_at").alias("newest"),
     )
-    told, newest = [], None
-    for row in sorted(found.collect(), key=lambda row: str(row["name"])):
-        known: dict[str, str | None] = {}
-        words = {each["name"]: each["type"] for each in row["columns"] if each["type"] is not None}
-        for each in row["columns"]:
-            typed = each["type"] is not None or each["jdbc"] is not None
-            kind = types.column_type(each["type"], each["jdbc"]) if typed else None
-            before = known.get(each["name"])
+    return {
+        (row["database"], row["schema"], row["table"]): (row["truncated"], [tuple(each) for each in row["ddl"]])
+        for row in found.collect()
+    }
+
+
+def _told(
+    parts: _Parts,
+    rows: Sequence[Row],
+    oldest: str,
+    truncated: str | None,
+    statements: Sequence[tuple[str, str, str | None]],
+) -> Told:
+    """What the groups of one table's changes say together."""
+    known: dict[str, str | None] = {}
+    declared: dict[str, str] = {}
+    for row in rows:
+        if row["columns"] is None:
+            known |= {name: known.get(name) for name in row["names"] or ()}
+            continue
+        for column in row["columns"]:
+            name, typed = column["name"], column["type"] is not None or column["jdbc"] is not None
+            kind = types.column_type(column["type"], column["jdbc"]) if typed else None
+            before = known.get(name)
             if kind is not None and before is not None:
                 kind = types.wider(before, kind) or types.TEXT
-            known[each["name"]] = kind or before
-        keys = sorted((tuple(key) for key in row["keys"]), key=lambda key: (-len(key), key))
-        told.append(
-            Told(
-                row["name"],
-                (row["database"], row["schema"], row["table"]),
-                row["changes"],
-                known,
-                words,
-                keys[0] if keys else (),
-                row["truncated"],
-                [tuple(each) for each in row["ddl"]],
-            )
-        )
-        newest = max((moment for moment in (newest, row["newest"]) if moment), default=None)
-    return told, newest
+            known[name] = kind or before
+            if column["type"] is not None:
+                declared[name] = column["type"]
+    keys = sorted({tuple(row["key"]) for row in rows if row["key"]}, key=lambda key: (-len(key), key))
+    return Told(
+        name=".".join(part for part in parts if part is not None),
+        parts=parts,
+        changes=sum(row["changes"] for row in rows),
+        columns=known,
+        declared=declared,
+        key=keys[0] if keys else (),
+        updates=frozenset(frozenset(row["names"] or ()) for row in rows if row["op"] == Op.UPDATE),
+        oldest=oldest,
+        truncated=truncated,
+        statements=statements,
+    )
+
+
+def _watched(rows: DataFrame, facts: Mapping[str, Column]) -> tuple[DataFrame, Observation]:
+    """The rows; and facts about them, to be had once they are computed."""
+    seen = Observation()
+    return rows.observe(seen, *(fact.alias(name) for name, fact in facts.items())), seen
 
 
 @dataclass(frozen=True)
@@ -386,46 +444,107 @@ class TableWork:
         schema = ", ".join(f"`{name}` {kind}" for name, kind in _HISTORY.items() if name != "at")
         lines = [tuple({**step, **same}.get(name) for name in _HISTORY if name != "at") for step in steps]
         made = self.spark.createDataFrame(lines, schema).withColumn("at", F.current_timestamp())
-        mark = self.mark.of(self.told.name, "schema")
-        self.sink.once(self.spark, table, mark, lambda: made.writeTo(table).append())
+        self.sink.append(made, table, self.mark.of(self.told.name, "schema"))
 
     # Rows
 
-    def apply(self) -> Iterator[DataFrame]:
+    def apply(self) -> Sequence[DataFrame]:
         """The changes in the tables; gives those that have no place there, with the problem."""
         mine = self._routed(self.changes.where(self.told.has & F.col("problem").isNull()))
         if "append" in self.rule.mode:
             self._append(mine)
         if not self.made:
-            return
-        mine = amended(mine, IMAGES, ORDER, self.amendments)
-        columns = self.columns
-        problem = F.coalesce(rows.key_problem(self.key), rows.value_problem(columns, self.key))
-        checked = mine.where(F.col("op").isin(*Op.ROWS)).withColumn("problem", problem)
+            return ()
+        mine = amended(mine, IMAGES, ORDER, self.amendments).where(F.col("op").isin(*Op.ROWS))
+        problem = F.coalesce(rows.key_problem(self.key), rows.value_problem(self.columns, self.key))
+        checked = mine.withColumn("problem", problem)
         hold = self.target.quarantine.held
         checked = hold(checked, self.sink, self.target.name, self.told.name, self.target.replay)
-        seen = Observation()
-        checked = checked.observe(seen, F.count("problem").alias("bad"))
-        good = checked.where(F.col("problem").isNull())
-        steps = rows.settled(rows.steps(good, self.key, columns))
-        counts = steps.agg(
-            F.count_if(F.col("kind") == rows.END).alias("ends"),
-            F.count_if(F.col("kind") == rows.PART).alias("parts"),
-            F.count("lender").alias("lent"),
-            F.count(F.lit(1)).alias("steps"),
-            *(column.alias(name) for name, column in rows.bounds(columns, self.key).items()),
-        ).collect()[0]
-        if seen.get["bad"]:
-            yield checked.where(F.col("problem").isNotNull())
-        if self.told.truncated is not None or counts["ends"]:
+        bad = self._replace(mine) if self._tells_whole else None
+        if bad is None:
+            bad = self._mirror(checked)
+        return [checked.where(F.col("problem").isNotNull())] if bad else ()
+
+    @property
+    def _tells_whole(self) -> bool:
+        """Is a table of current rows all that is made, and does every change tell all of its columns?"""
+        if self.made != ["scd1"] or self.told.truncated is not None or self.amendments or self._by_column:
+            return False
+        names = (set(map(self.rule.sink_name, each)) for each in self.told.updates)
+        return self.target.quarantine.on_key_error != "hold" and all(each >= self.columns.keys() for each in names)
+
+    @property
+    def _by_column(self) -> bool:
+        """Does the table say when each of a row's columns was told?"""
+        return rows.ORDERS in self.sink.columns(self.spark, self.table(self.suffix("scd1")))
+
+    def _replace(self, changes: DataFrame) -> int | None:
+        """Changes of whole rows, of which the last counts. How many are bad; None, and nothing done, if keys change."""
+        states = rows.states(changes, self.key, self.columns)
+        seen = {
+            "bad": F.count(rows.PROBLEM),
+            "good": F.count_if(F.col(rows.PROBLEM).isNull()),
+            "moved": F.count_if(rows.MOVED),
+            "ends": F.count_if(rows.GONE),
+            **rows.bounds(self.columns, {name: F.col(quoted(name)) for name in self.key}),
+        }
+        watched, found = _watched(states, seen)
+        good = F.col(rows.PROBLEM).isNull()
+        last = rows.last(watched.where(good), self.key, self.columns)
+        if (ended := self._ended()) is not None:
+            last = rows.outlived(last, ended.where(F.col(ORDER) > self.told.oldest), self.key, self.columns)
+        many = _MANY * int(str(self.spark.conf.get("spark.sql.shuffle.partitions")))
+        last = rows.laid(last) if self.told.changes >= many else rows.settled(last)
+        if found.get["moved"]:
+            return None
+        deletes = rows.states(changes.where(F.col("op") == Op.DELETE), self.key, self.columns).where(good)
+        names = {"key": rows.KEY, "order": ORDER, "at": rows.AT}
+        ends = deletes.select(*(F.col(own).alias(name) for name, own in names.items()))
+        # Both are of one batch, and neither looks at what the other writes.
+        with ThreadPoolExecutor(1) as pool:
+            remembered = pool.submit(self._remember, ends) if found.get["ends"] else None
+            if found.get["good"]:
+                self._scd1(last, self._bounds(found.get), "merge", whole=True)
+            if remembered:
+                remembered.result()
+        return int(found.get["bad"])
+
+    def _mirror(self, checked: DataFrame) -> int:
+        """Changes of any kind in all modes' tables. How many are bad."""
+        checked, seen = _watched(checked, {"bad": F.count("problem")})
+        steps = rows.steps(checked.where(F.col("problem").isNull()), self.key, self.columns)
+        key = {name: types.value(F.get("key", n), self.columns[name]) for n, name in enumerate(self.key)}
+        facts = {
+            "ends": F.count_if(F.col("kind") == rows.END),
+            "parts": F.count_if(F.col("kind") == rows.PART),
+            "lent": F.count("lender"),
+            "steps": F.count(F.lit(1)),
+            "least": F.min(F.get("key", 0)),
+            "most": F.max(F.get("key", 0)),
+            **rows.bounds(self.columns, key),
+        }
+        steps, told = _watched(steps, facts)
+        steps = rows.settled(steps)
+        found = told.get
+        if self.told.truncated is not None or found["ends"]:
             self._remember(steps.where(F.col("kind") == rows.END))
         if self.told.truncated is not None:
             self._truncate(self.told.truncated)
-        if counts["steps"]:
-            bounds = {n: (counts[f"low_{n}"], counts[f"high_{n}"]) for n in self.key if f"low_{n}" in counts}
-            if counts["parts"] and "scd1" in self.made:
-                self._take_parts()
-            self._mirror(steps, bounds, lent=bool(counts["lent"]))
+        if found["parts"] and "scd1" in self.made:
+            self._take_parts()
+        if (ended := self._ended()) is not None:
+            near = F.col(_FIRST).isNull() | F.col(_FIRST).between(found["least"], found["most"])
+            ended = ended.where(near)
+        if found["lent"]:
+            self._in_turn(steps, ended)
+        elif found["steps"]:
+            for mode in self.made:
+                self._merge(mode, steps, ended, self._bounds(found), "merge")
+        return int(seen.get["bad"])
+
+    def _bounds(self, found: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+        """Least and greatest of the key's columns, as far as they are known. Any: their values."""
+        return {n: (found[f"low_{n}"], found[f"high_{n}"]) for n in self.key if f"low_{n}" in found}
 
     def _routed(self, changes: DataFrame) -> DataFrame:
         rule = self.rule
@@ -445,15 +564,14 @@ class TableWork:
     def _remember(self, ends: DataFrame) -> None:
         """What is gone now, for changes that come late."""
         table = self.table(ENDED)
-        gone = ends.select("key", F.col("order").alias(ORDER), "at").distinct()
+        gone = ends.select("key", F.get("key", 0).alias(_FIRST), F.col("order").alias(ORDER), "at").distinct()
         if self.told.truncated is not None:
             # Of every row: a key of no columns.
-            every = F.array().cast("array<string>").alias("key")
-            at = F.lit(None).cast("timestamp").alias("at")
-            gone = gone.unionByName(self.spark.range(1).select(every, F.lit(self.told.truncated).alias(ORDER), at))
-        self.sink.create(self.spark, table, {"key": "array<string>", ORDER: "string", "at": "timestamp"})
-        mark = self.mark.of(self.told.name, "end")
-        self.sink.once(self.spark, table, mark, lambda: gone.writeTo(table).append())
+            every = {"key": F.array(), _FIRST: F.lit(None), ORDER: F.lit(self.told.truncated), "at": F.lit(None)}
+            cut = self.spark.range(1).select(*(every[name].cast(kind).alias(name) for name, kind in _ENDED.items()))
+            gone = gone.unionByName(cut)
+        self.sink.create(self.spark, table, _ENDED, (_FIRST,))
+        self.sink.append(gone, table, self.mark.of(self.told.name, "end"))
 
     def _truncate(self, at: str) -> None:
         """Ends every row that is older."""
@@ -474,34 +592,38 @@ class TableWork:
     def _take_parts(self) -> None:
         """Lets the table say when each of a row's columns was told."""
         table = self.table(self.suffix("scd1"))
-        if rows.ORDERS not in self.sink.columns(self.spark, table):
+        if not self._by_column:
             self.sink.add(self.spark, table, scd1.PARTS)
 
-    @property
     def _ended(self) -> DataFrame | None:
+        """What is known to be gone; None if nothing is."""
         table = self.table(ENDED)
         return self.spark.table(table) if self.sink.exists(self.spark, table) else None
 
-    def _mirror(self, steps: DataFrame, bounds: Mapping[str, tuple[Any, Any]], *, lent: bool) -> None:
-        """Any: least and greatest values of the key's columns."""
-        ended = self._ended
-        # A row that goes under another key takes along what is stored under its old one: all that was before it must be
-        # there first.
+    def _in_turn(self, steps: DataFrame, ended: DataFrame | None) -> None:
+        """Steps of rows that go under another key and take along what is stored: all that was before must be there."""
         borrowing = steps.where(F.col("lender").isNotNull()).select("order").distinct().orderBy("order")
-        moves = [row["order"] for row in borrowing.collect()] if lent else []
+        moves = [row["order"] for row in borrowing.collect()]
         for mode in self.made:
-            merge = self._scd1 if mode == "scd1" else self._scd2
-            if not lent:
-                merge(steps, ended, bounds, "merge")
-                continue
             last = ""
             for number, move in enumerate(moves):
                 before = steps.where((F.col("order") > last) & (F.col("order") < move))
-                merge(before, ended, {}, f"merge{number}a")
+                self._merge(mode, before, ended, {}, f"merge{number}a")
                 whole = rows.settled(rows.lent(steps.where(F.col("order") == move), self._rows(mode)))
-                merge(whole, ended, {}, f"merge{number}b")
+                self._merge(mode, whole, ended, {}, f"merge{number}b")
                 last = move
-            merge(steps.where(F.col("order") > last), ended, {}, f"merge{len(moves)}a")
+            self._merge(mode, steps.where(F.col("order") > last), ended, {}, f"merge{len(moves)}a")
+
+    def _merge(
+        self, mode: str, steps: DataFrame, ended: DataFrame | None, bounds: Mapping[str, Any], step: str
+    ) -> None:
+        """Any: as of _bounds."""
+        if mode == "scd2":
+            self._scd2(steps, ended, bounds, step)
+        else:
+            every = rows.with_ends(steps, ended)
+            folded = rows.folded(every, self.key, self.evolutions[mode].columns)
+            self._scd1(rows.settled(folded), bounds, step, whole=False)
 
     def _rows(self, mode: str) -> DataFrame:
         """DataFrame<key, values>: the rows that a table has now, as text."""
@@ -512,22 +634,16 @@ class TableWork:
         key = F.array(*(types.text(rows.t(name), columns[name]) for name in self.key))
         return stored.select(key.alias("key"), rows.texts(columns).alias("values"))
 
-    def _scd1(self, steps: DataFrame, ended: DataFrame | None, bounds: Mapping[str, Any], step: str) -> None:
-        """Any: as _mirror's."""
+    def _scd1(self, last: DataFrame, bounds: Mapping[str, Any], step: str, *, whole: bool) -> None:
+        """Any: as of _bounds."""
         table, columns = self.table(self.suffix("scd1")), self.evolutions["scd1"].columns
-        by_column = rows.ORDERS in self.sink.columns(self.spark, table)
-        last = rows.folded(rows.with_ends(steps, ended), self.key, columns)
         same, soft = rows.same(self.key, bounds), self.rule.delete == "soft"
-        mark = self.mark.of(self.told.name, "scd1", step)
-        self.sink.once(
-            self.spark,
-            table,
-            mark,
-            lambda: scd1.merge(rows.settled(last), table, same, self.key, columns, soft=soft, parts=by_column),
-        )
+        merge = partial(scd1.merge, last, table, same, self.key, columns)
+        merge = partial(merge, soft=soft, parts=not whole and self._by_column, whole=whole)
+        self.sink.once(self.spark, table, self.mark.of(self.told.name, "scd1", step), merge)
 
     def _scd2(self, steps: DataFrame, ended: DataFrame | None, bounds: Mapping[str, Any], step: str) -> None:
-        """Any: as _mirror's."""
+        """Any: as of _bounds."""
         table, columns = self.table(self.suffix("scd2")), self.evolutions["scd2"].columns
         tracked = [self.rule.sink_name(name) for name in self.rule.track]
         same, within = rows.same(self.key, bounds), rows.same((), bounds)

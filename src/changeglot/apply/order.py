@@ -23,17 +23,22 @@ ORDER = "__order"
 def order(change: Change, place: Column) -> Column:
     """STRING, never NULL: sorts as the changes are ordered; `place` is text that sorts as the transport does."""
     snapshot = F.when(change["phase"] == Phase.SNAPSHOT, "0").otherwise("1")
-    parts = F.transform(change["position"].cast("array<string>"), lambda part: F.lpad(part, 20, "0"))
+    parts = F.transform(change["position"].cast("array<string>"), number)
     # A space sorts before a dot, and a dot before a digit: a shorter position before those that it begins.
     return F.concat_ws(
         " ",
         snapshot,
         F.coalesce(F.array_join(parts, "."), F.lit("")),
-        F.coalesce(F.lpad(change["transaction"]["order"].cast("string"), 20, "0"), F.lit("")),
+        F.coalesce(number(change["transaction"]["order"].cast("string")), F.lit("")),
         place,
     )
 
 
 def place(*numbers: Column) -> Column:
     """STRING that sorts as the numbers do, one after the other."""
-    return F.concat_ws(".", *(F.lpad(number.cast("string"), 20, "0") for number in numbers))
+    return F.concat_ws(".", *(number(each.cast("string")) for each in numbers))
+
+
+def number(digits: Column) -> Column:
+    """STRING that sorts as the number does, which is whole and not negative: a letter for how long it is before it."""
+    return F.concat(F.chr(F.length(digits) + 64), digits)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from changeglot.apply import types
 from changeglot.errors import ConfigError
 from changeglot.model import Op
 from changeglot.options import choice, option, words
+from changeglot.tables import matches
 
 MASKS: dict[str, Callable[[Column], Column]] = {
     "sha256": lambda text: F.sha2(text, 256),
@@ -53,7 +53,7 @@ class Rule:
         return {name: types.column_type(kind) for name, kind in self.columns.items()}
 
     def takes(self, name: str) -> bool:
-        return fnmatch.fnmatchcase(name, self.match)
+        return matches(self.match, name)
 
     def place(self, database: str | None, schema: str | None, table: str) -> tuple[str, ...]:
         """Where the table goes.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
-from operator import or_
+from operator import and_, or_
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from changeglot import kernel
@@ -18,11 +18,13 @@ from changeglot.apply import types
 from changeglot.apply.order import ORDER
 from changeglot.columns import quoted
 from changeglot.model import Op
+from changeglot.settings import configured
 
 END, PART, WHOLE, BEGIN = range(4)
 STEP = "STRUCT<`order`: STRING, kind: INT, at: TIMESTAMP, `values`: MAP<STRING, STRING>>"
 #: Names of the columns of what a row comes to, beside the table's own.
 GONE, SINCE, TOLD, CARRIED, ORDERS = "__gone", "__since", "__whole", "__carried", "__orders"
+KEY, AT, PROBLEM, MOVED = "__key", "__at", "__problem", "__moved"
 
 # A merge has no name for its target: what is given bears a mark before its names, and names without are the target's.
 _GIVEN = "__s_"
@@ -35,6 +37,15 @@ def settled(rows: DataFrame) -> DataFrame:
     longer than a small batch. A machine that is lost with some of them fails the batch, which is then applied again.
     """
     return rows.localCheckpoint(eager=True)
+
+
+def laid(rows: DataFrame) -> DataFrame:
+    """The rows settled, and Spark knows by what they are parted and sorted: a merge takes them as they lie.
+
+    It would not know it of a plan that it may still change while it runs.
+    """
+    with configured(rows.sparkSession, {"spark.sql.adaptive.enabled": "false"}):
+        return settled(rows)
 
 
 def given(rows: DataFrame) -> DataFrame:
@@ -67,26 +78,26 @@ def same(key: Sequence[str], bounds: Mapping[str, tuple[object, object]]) -> Col
     return met
 
 
-def bounds(of: Mapping[str, str], key: Sequence[str]) -> dict[str, Column]:
-    """Aggregates over steps: least and greatest of each column of the key, if Python gives the value back unchanged."""
+def bounds(of: Mapping[str, str], key: Mapping[str, Column]) -> dict[str, Column]:
+    """Aggregates: least and greatest of each column of the key, if Python gives the value back unchanged."""
     found: dict[str, Column] = {}
-    for n, name in enumerate(key):
+    for name, value in key.items():
         if of[name] in ("smallint", "int", "bigint", "string", "date") or of[name].startswith("decimal"):
-            value = types.value(F.get("key", n), of[name])
             found |= {f"low_{name}": F.min(value), f"high_{name}": F.max(value)}
     return found
 
 
 def key_problem(key: Sequence[str]) -> Column:
     """STRING: why a row change has no place in a table with this key; NULL if it has."""
-    names = F.array(*map(F.lit, key))
     found = F.map_keys(F.col("key"))
-    fits = (F.size(found) == len(key)) & (F.size(F.array_except(found, names)) == 0)
+    good = reduce(and_, (F.col("key")[name].isNotNull() for name in key), F.size(found) == len(key))
+    other = F.size(F.array_except(found, F.array(*map(F.lit, key)))) > 0
     told = F.concat(F.lit("its key is "), F.array_join(found, ", "), F.lit(f", the table's is {', '.join(key)}"))
     return (
-        F.when(F.col("key").isNull(), F.lit("no key, which the table needs"))
-        .when(~fits, told)
-        .when(reduce(or_, (F.col("key")[name].isNull() for name in key)), F.lit("NULL in its key"))
+        F.when(good, F.lit(None).cast("string"))
+        .when(F.col("key").isNull(), F.lit("no key, which the table needs"))
+        .when(other | (F.size(found) != len(key)), told)
+        .otherwise(F.lit("NULL in its key"))
     )
 
 
@@ -127,6 +138,28 @@ def steps(changes: DataFrame, key: Sequence[str], columns: Collection[str]) -> D
     return found.select("order", "step.*")
 
 
+def states(changes: DataFrame, key: Sequence[str], columns: Mapping[str, str]) -> DataFrame:
+    """The table's columns, in their types, after each of the changes, all of which tell whole rows; ORDER and GONE.
+
+    And KEY, as the key of steps, and AT; PROBLEM, not NULL where the change has one; MOVED: the change is one of the
+    key, which is more than one state.
+    """
+    texts = {name: F.col("after")[name] for name in columns}
+    texts |= {name: F.coalesce(texts[name], F.col("key")[name]) for name in key}
+    wrong = (types.wrong(text, columns[name]) for name, text in texts.items())
+    moved = reduce(or_, (texts[name] != F.col("key")[name] for name in key))
+    own = {
+        ORDER: F.col(ORDER),
+        GONE: F.col("op") == Op.DELETE,
+        KEY: F.array(*(texts[name] for name in key)),
+        AT: F.coalesce("committed_at", "produced_at"),
+        PROBLEM: F.when(reduce(or_, wrong, key_problem(key).isNotNull()), F.lit("bad")),
+        MOVED: (F.col("op") == Op.UPDATE) & F.coalesce(moved, F.lit(False)),
+        **{name: types.value(text, columns[name]) for name, text in texts.items()},
+    }
+    return changes.select(*(column.alias(name) for name, column in own.items()))
+
+
 def lent(steps: DataFrame, stored: DataFrame) -> DataFrame:
     """The steps, those with a lender completed by what is stored under its key: DataFrame<key, values MAP>."""
     rest = stored.select(F.col("key").alias("__lender"), F.col("values").alias("__rest"))
@@ -144,21 +177,14 @@ def lent(steps: DataFrame, stored: DataFrame) -> DataFrame:
 
 def with_ends(steps: DataFrame, ended: DataFrame | None) -> DataFrame:
     """The steps, and the ends that earlier batches told of the same rows; `ended` is DataFrame<key, order, at>."""
-    kept = steps.select("key", "order", "kind", "at", "values")
     if ended is None:
-        return kept
-    keys = kept.select("key").distinct()
+        return steps
+    keys = steps.select("key")
     every = F.size("key") == 0
     of_rows = ended.where(~every).join(keys, "key", "left_semi").select("key", ORDER, "at")
     of_all = keys.crossJoin(F.broadcast(ended.where(every).select(ORDER, "at")))
-    ends = of_rows.unionByName(of_all).select(
-        "key",
-        F.col(ORDER).alias("order"),
-        F.lit(END).alias("kind"),
-        "at",
-        F.lit(None).cast("map<string,string>").alias("values"),
-    )
-    return kept.unionByName(ends)
+    ends = of_rows.unionByName(of_all).select("key", F.col(ORDER).alias("order"), F.lit(END).alias("kind"), "at")
+    return steps.unionByName(ends, allowMissingColumns=True)
 
 
 def folded(steps: DataFrame, key: Sequence[str], columns: Mapping[str, str]) -> DataFrame:
@@ -174,6 +200,26 @@ def folded(steps: DataFrame, key: Sequence[str], columns: Mapping[str, str]) -> 
         F.coalesce(F.map_keys("values"), F.array().cast("array<string>")).alias(CARRIED),
         F.col("orders").alias(ORDERS),
     )
+
+
+def last(states: DataFrame, key: Sequence[str], columns: Mapping[str, str]) -> DataFrame:
+    """A row for each key, of `states`: the table's columns, ORDER and GONE."""
+    # By the columns that a merge joins on, so that it finds the rows where they are.
+    later = F.lead(ORDER).over(Window.partitionBy(*map(quoted, key)).orderBy(ORDER))
+    return (
+        states.withColumn("__later", later).where(F.col("__later").isNull()).select(*map(quoted, columns), ORDER, GONE)
+    )
+
+
+def outlived(last: DataFrame, ended: DataFrame, key: Sequence[str], columns: Mapping[str, str]) -> DataFrame:
+    """The rows of `last` that no end is later than; `ended` is DataFrame<key, order, at>."""
+    own = {f"__end_{n}": types.value(F.get("key", n), columns[name]) for n, name in enumerate(key)}
+    ends = ended.select("key", F.col(ORDER).alias("__end"), *(value.alias(name) for name, value in own.items()))
+    later = F.col("__end") > F.col(ORDER)
+    same = reduce(and_, (F.col(n) == F.col(quoted(name)) for n, name in zip(own, key, strict=True)))
+    every = F.size("key") == 0
+    last = last.join(ends.where(~every).drop("key"), same & later, "left_anti")
+    return last.join(F.broadcast(ends.where(every).select("__end")), later, "left_anti")
 
 
 def typed(values: Column, key: Sequence[str], columns: Mapping[str, str]) -> dict[str, Column]:

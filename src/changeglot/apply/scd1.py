@@ -23,17 +23,27 @@ def columns(of: Mapping[str, str], *, soft: bool) -> dict[str, str]:
 
 
 def merge(
-    rows: DataFrame, table: str, same: Column, key: Sequence[str], of: Mapping[str, str], *, soft: bool, parts: bool
+    rows: DataFrame,
+    table: str,
+    same: Column,
+    key: Sequence[str],
+    of: Mapping[str, str],
+    *,
+    soft: bool,
+    parts: bool,
+    whole: bool = False,
 ) -> None:
     """Each row's last state laid into the table; nothing is laid over what was told later.
 
-    Columns that a row does not carry keep what is stored, unless it began anew. With `parts` the table has PARTS, and
-    each column is decided by when it was told: a change that comes late still fills what no later one has told.
+    With `whole` the rows are as `rows.last` gives them, else as `rows.folded` does. Columns that a row does not carry
+    keep what is stored, unless it began anew. With `parts` the table has PARTS, and each column is decided by when it
+    was told: a change that comes late still fills what no later one has told.
     """
     later = s(ORDER) > t(ORDER)
     carried = {name: F.array_contains(s(CARRIED), name) for name in of}
     anew = s(SINCE).isNotNull() | (t(DELETED) if soft else F.lit(False))
-    put = {name: F.when(carried[name] | anew, s(name)).otherwise(t(name)) for name in of if name not in key}
+    others = [name for name in of if name not in key]
+    put = {name: s(name) if whole else F.when(carried[name] | anew, s(name)).otherwise(t(name)) for name in others}
     put[ORDER] = s(ORDER)
     new = {**{name: s(name) for name in of}, ORDER: s(ORDER)}
     gone: dict[str, Column] = {ORDER: s(ORDER), DELETED: F.lit(True)}

@@ -108,9 +108,10 @@ def value(text: Column, kind: str) -> Column:
     if kind == "binary":
         return F.try_to_binary(text, F.lit("base64"))
     if kind.startswith("decimal"):
-        # A cast would round what has more digits than the type.
-        scale = int(kind.rstrip(")").split(",")[1])
-        fits = text.rlike(rf"^[+-]?[0-9]+(\.[0-9]{{0,{scale}}}0*)?$")
+        # A cast would round what has more digits than the type. No regular expression: this is done for every value.
+        scale, point = int(kind.rstrip(")").split(",")[1]), F.instr(text, ".")
+        short = (F.length(text) - point <= scale) | (F.length(F.rtrim(text, F.lit("0"))) - point <= scale)
+        fits = ((point == 0) | short) & ~text.contains("e") & ~text.contains("E")
         return F.when(fits, text.try_cast(kind))
     return text.try_cast(kind)
 
@@ -129,7 +130,7 @@ def wrong(text: Column, kind: str) -> Column:
     bad = text.isNotNull() & value(text, kind).isNull()
     if kind in ("timestamp", "timestamp_ntz"):
         # Finer than a microsecond: a cast would cut it.
-        bad = bad | F.coalesce(text.rlike(r"\.[0-9]{6}[0-9]*[1-9]"), F.lit(False))
+        bad = bad | F.coalesce(text.contains(".") & text.rlike(r"\.[0-9]{6}[0-9]*[1-9]"), F.lit(False))
     if kind in ("date", "timestamp", "timestamp_ntz"):
         bad = bad & ~F.coalesce(text.rlike(ZERO_DATE), F.lit(False))
     return bad

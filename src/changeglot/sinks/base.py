@@ -7,13 +7,14 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from changeglot.columns import quoted
-from changeglot.local import configured
 from changeglot.options import option
+from changeglot.settings import configured
 
 #: The property of a table that holds its key.
 KEY = "changeglot.key"
@@ -63,6 +64,10 @@ class LakeSink(ABC):
     name: ClassVar[str]
     #: Packages that Spark needs, by their Maven coordinates.
     packages: ClassVar[tuple[str, ...]]
+    #: What makes a setting of a session of an option of a writer.
+    conf: ClassVar[str]
+    #: Settings for a merge.
+    merging: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     path: str = option("folder of the tables, on any file system that Spark reads", example="/lake")
 
@@ -86,8 +91,8 @@ class LakeSink(ABC):
         """Has this writer committed this batch, or a later one, to the table?"""
 
     @abstractmethod
-    def marking(self, mark: Mark) -> Mapping[str, str]:
-        """Settings under which a commit bears the mark, in the table's own transaction."""
+    def marks(self, mark: Mark) -> Mapping[str, str]:
+        """Options of a writer by which its commit bears the mark, in the table's own transaction."""
 
     @abstractmethod
     def tidy(self, spark: SparkSession, table: str, hours: int) -> None:
@@ -96,13 +101,23 @@ class LakeSink(ABC):
     def once(self, spark: SparkSession, table: str, mark: Mark, write: Callable[[], object]) -> None:
         """Does what commits to the table, unless it was done."""
         if not (mark.replayed and self.done(spark, table, mark)):
-            with configured(spark, self.marking(mark)):
+            # A merge takes no options.
+            settings = {self.conf + name: value for name, value in self.marks(mark).items()}
+            with configured(spark, {**settings, **self.merging}):
                 write()
+
+    def append(self, rows: DataFrame, table: str, mark: Mark) -> None:
+        """Adds the rows to the table, unless it was done. Other commits may be on their way meanwhile."""
+        if not (mark.replayed and self.done(rows.sparkSession, table, mark)):
+            writer = rows.writeTo(table)
+            for name, value in self.marks(mark).items():
+                writer = writer.option(name, value)
+            writer.append()
 
     def key(self, spark: SparkSession, table: str) -> tuple[str, ...]:
         """The key that the table was made with."""
-        rows = spark.sql(f"SHOW TBLPROPERTIES {table}").where(f"key = '{KEY}'").collect()
-        return tuple(json.loads(rows[0]["value"])) if rows else ()
+        rows = spark.sql(f"SHOW TBLPROPERTIES {table}").collect()
+        return next((tuple(json.loads(row["value"])) for row in rows if row["key"] == KEY), ())
 
     def columns(self, spark: SparkSession, table: str) -> dict[str, str]:
         """Names and types, as DDL."""

@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 from changeglot.columns import quoted
 from changeglot.sinks.base import KEY, LakeSink, Mark, assigned, safe
 
-_TXN = "spark.databricks.delta.write.txn"
 _PROPERTIES = {
     # A changed row is marked in a bitmap, its file is not written again.
     "delta.enableDeletionVectors": "true",
@@ -28,6 +27,9 @@ class Delta(LakeSink):
 
     name: ClassVar[str] = "delta"
     packages: ClassVar[tuple[str, ...]] = ("io.delta:delta-spark_4.1_2.13:4.4.0",)
+    conf: ClassVar[str] = "spark.databricks.delta.write."
+    # What we merge is settled: Delta need not do it again.
+    merging: ClassVar[Mapping[str, str]] = {"spark.databricks.delta.merge.materializeSource": "none"}
 
     def session_settings(self) -> dict[str, str]:
         return {
@@ -60,8 +62,8 @@ class Delta(LakeSink):
         # Delta itself leaves out a commit that bears a batch which the table has.
         return False
 
-    def marking(self, mark: Mark) -> Mapping[str, str]:
-        return {f"{_TXN}AppId": mark.writer, f"{_TXN}Version": str(mark.batch)}
+    def marks(self, mark: Mark) -> Mapping[str, str]:
+        return {"txnAppId": mark.writer, "txnVersion": str(mark.batch)}
 
     def tidy(self, spark: SparkSession, table: str, hours: int) -> None:
         spark.sql(f"OPTIMIZE {table}")

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from changeglot.columns import quoted
-from changeglot.options import option
+from changeglot.options import option, words
 from changeglot.sinks.base import KEY, LakeSink, Mark, assigned, literal, safe
 
 CATALOG = "changeglot_lake"
@@ -27,8 +27,12 @@ class Iceberg(LakeSink):
 
     name: ClassVar[str] = "iceberg"
     packages: ClassVar[tuple[str, ...]] = ("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",)
+    conf: ClassVar[str] = "spark.sql.iceberg."
 
     uri: str = option("of a REST catalog; without one the folder is the catalog", "", example="http://localhost:8181")
+    catalog: Mapping[str, str] = words(
+        "further properties of the catalog, as Iceberg names them; may hold secrets", shown=False
+    )
 
     def session_settings(self) -> dict[str, str]:
         catalog = f"spark.sql.catalog.{CATALOG}"
@@ -40,6 +44,7 @@ class Iceberg(LakeSink):
             # A cached table does not see what another session of this process commits.
             f"{catalog}.cache-enabled": "false",
             **kind,
+            **{f"{catalog}.{name}": value for name, value in self.catalog.items()},
         }
 
     def identifier(self, *names: str) -> str:
@@ -71,8 +76,8 @@ class Iceberg(LakeSink):
         last = marks.toDF("batch").agg(F.max("batch")).first()
         return last is not None and last[0] is not None and int(last[0]) >= mark.batch
 
-    def marking(self, mark: Mark) -> Mapping[str, str]:
-        return {f"spark.sql.iceberg.snapshot-property.{_MARK}{mark.writer}": str(mark.batch)}
+    def marks(self, mark: Mark) -> Mapping[str, str]:
+        return {f"snapshot-property.{_MARK}{mark.writer}": str(mark.batch)}
 
     def tidy(self, spark: SparkSession, table: str, hours: int) -> None:
         name = literal(table.removeprefix(quoted(CATALOG) + "."))

@@ -1,0 +1,128 @@
+"""A topic into tables: all of the shop's Canal messages, by a pipeline of changeglot's and by Flink.
+
+usage: load.py, after run.py: brings its results.md up to date. `--quick` is a trial with few messages.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import generate
+import meter
+import pyspark
+import report
+import run
+from apply import session
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from results import LoadRun, Results
+from shop import TABLES, Data
+from worker import EngineError, Run, Worker
+
+from changeglot.apply.order import ORDER
+from changeglot.apply.route import Rule
+from changeglot.pipeline import Pipeline
+from changeglot.sinks import SINKS
+from changeglot.sinks.base import LakeSink
+from changeglot.sources.files import Files
+
+HERE = Path(__file__).resolve().parent
+DATA = HERE / "data" / "load"
+#: The newest that there is for a Flink of this age.
+FLINK_ICEBERG = "org.apache.iceberg:iceberg-flink-runtime-2.0:1.10.0"
+ROUNDS = 2
+FLINK = "Flink, Iceberg"
+
+
+def jars() -> tuple[str, str]:
+    """What Flink needs: Iceberg's jar for it, as Flink names one, and Spark's of Hadoop, as Java names several."""
+    folder = DATA / "jars"
+    copy = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={FLINK_ICEBERG}", f"-DoutputDirectory={folder}"]
+    try:
+        subprocess.run(copy, check=True)
+    except (OSError, subprocess.CalledProcessError) as problem:
+        raise EngineError("Iceberg for Flink could not be had with Maven") from problem
+    hadoop = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-*.jar")
+    return next(folder.glob("*.jar")).resolve().as_uri(), os.pathsep.join(map(str, hadoop))
+
+
+def ours(spark: SparkSession, data: Data, sink: LakeSink, number: int) -> Run:
+    """The messages in new tables, as `changeglot run` does it in a session that is warm."""
+    made = Pipeline(
+        name=f"load-{sink.name}",
+        source=Files(path=str(data.text("canal")), files_per_batch=2),
+        sink=sink,
+        checkpoint=str(DATA / "checkpoints" / f"{sink.name}-{number}"),
+        rules=(Rule("*", into=f"shop_{number}.{{table}}"),),
+        format="canal",
+    )
+    begun, cpu = time.monotonic(), meter.cpu_seconds(os.getpid())
+    made.run(spark).awaitTermination()
+    return Run(time.monotonic() - begun, meter.cpu_seconds(os.getpid()) - cpu, 0)
+
+
+def read(spark: SparkSession, sink: LakeSink, *names: str) -> tuple[int, float]:
+    """How many rows the tables have, and the seconds it takes to read every value of them."""
+    begun, count = time.monotonic(), 0
+    for table in TABLES:
+        rows = spark.table(sink.identifier(*names, table))
+        values = rows.select(F.xxhash64(*(name for name in rows.columns if name != ORDER)).alias("hash"))
+        count += values.agg(F.count("hash")).collect()[0][0]
+    return count, time.monotonic() - begun
+
+
+def measure(spark: SparkSession, data: Data, cores: int, rounds: int) -> list[LoadRun]:
+    """Every contender once a round, taking turns, each into new tables; the first round is to warm up."""
+    sinks = {f"changeglot, {name.capitalize()}": cls(path=str(DATA / name)) for name, cls in SINKS.items()}
+    place = DATA / "iceberg" / "flink"
+    found = {who: LoadRun(who, data.rows, [], [], [], []) for who in (*sinks, FLINK)}
+    command = [run.flink_python(), str(HERE / "flink_lake.py"), str(data.folder), str(place), *jars(), str(cores)]
+    with closing(Worker(command, DATA.parent / "logs" / "flink_lake.log")) as flink:
+        for number in range(rounds + 1):
+            for who, one in found.items():
+                if who == FLINK:
+                    took = flink.run(flink.contenders[0])
+                    rows, reading = read(spark, SINKS["iceberg"](path=str(DATA / "iceberg")), "flink", f"shop_{number}")
+                else:
+                    took = ours(spark, data, sinks[who], number)
+                    rows, reading = read(spark, sinks[who], f"shop_{number}")
+                run.say(f"round {number}: {who}: {took.wall:.1f} s, {took.cpu:.1f} s of CPU; read in {reading:.1f} s")
+                if number:
+                    for kept, value in ((one.clock, took.wall), (one.cpu, took.cpu), (one.read, reading)):
+                        kept.append(value)
+                    one.rows.append(rows)
+    return list(found.values())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--heap", default="8g")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--quick", action="store_true", help="few messages, one round; prints what it measured")
+    options = parser.parse_args()
+    rows = run.QUICK_ROWS if options.quick else generate.ROWS
+    data = generate.generate(run.DATA / str(rows), rows)
+    spark = session(options.cores, options.heap, DATA)
+    try:
+        runs = measure(spark, data, options.cores, 1 if options.quick else options.rounds)
+    finally:
+        spark.stop()
+        shutil.rmtree(DATA, ignore_errors=True)
+    if options.quick:
+        sys.stdout.write(json.dumps([one.__dict__ for one in runs], indent=1) + "\n")
+        return
+    results = Results.load(run.DATA / "results.json")
+    results.loads = runs
+    results.save(run.DATA / "results.json")
+    (HERE / "results.md").write_text(report.page(results))
+
+
+if __name__ == "__main__":
+    main()
