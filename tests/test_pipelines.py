@@ -131,6 +131,9 @@ def test_of_whole_rows_the_last_counts_in_whatever_order_they_come(
             each.step()
     lines = [line for each in (shop, moving) for line in each.lines(spark, "oms-typed")]
     lines += shop.rng.sample(lines, 10)
+    # A table of which nothing is right.
+    wrong = next(line for line in lines if "-7.25" in line and shop.database in line)
+    lines.append(wrong.replace("-7.25", "much").replace(shop.database, f"wrong_{kind}_{many}"))
     # Not what a transport does: but each of them says where it belongs.
     shop.rng.shuffle(lines)
     write(tmp_path / "m", cut(lines, 4, shop.rng))
@@ -146,7 +149,12 @@ def test_of_whole_rows_the_last_counts_in_whatever_order_they_come(
     made = pipeline(kind, warehouse, tmp_path / "m", tables=[rule], source={"format": "oms-typed"})
     run(made, spark)
     assert replaced.count(0) >= 4
+    assert replaced.count(1) == 1
     assert None in replaced
+    quarantined = made.quarantined(spark)
+    assert quarantined is not None
+    assert [row["table"] for row in quarantined.collect()] == [f"wrong_{kind}_{many}.orders"]
+    assert stored(spark, made, f"wrong_{kind}_{many}", "orders") == {}
     for each in (shop, moving):
         rows = {key: row for (_, key), row in each.model.rows.items()}
         assert stored(spark, made, each.database, "orders") == rows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -12,13 +14,18 @@ from test_pipelines import CANAL, canal, pipeline, row, run, stored
 from changeglot.pipeline import Pipeline
 
 
-def _in(made: Pipeline, spark: SparkSession) -> SparkSession:
+@contextmanager
+def _in(made: Pipeline, spark: SparkSession) -> Iterator[SparkSession]:
     """A session of its own, for which the catalog is another one than in the other tests."""
     session = spark.newSession()
     for name, value in made.session_settings().items():
         if name.startswith("spark.sql.catalog."):
             session.conf.set(name, value)
-    return session
+    try:
+        yield session
+    finally:
+        # The session that makes a DataFrame is the active one from then on.
+        spark.createDataFrame([], "nothing INT")
 
 
 def test_tables_lie_in_a_rest_catalog_and_outlive_it(spark: SparkSession, tmp_path: Path) -> None:
@@ -32,6 +39,7 @@ def test_tables_lie_in_a_rest_catalog_and_outlive_it(spark: SparkSession, tmp_pa
         with serving(tmp_path) as uri:
             sink = {"type": "iceberg", "path": (tmp_path / "tables").as_uri(), "uri": uri}
             made = pipeline("iceberg", tmp_path, messages, sink=sink, source=CANAL)
-            session = _in(made, spark)
-            run(made, session)
-            assert {key: state["name"] for key, state in stored(session, made, "rested", "orders").items()} == names
+            with _in(made, spark) as session:
+                run(made, session)
+                rows = stored(session, made, "rested", "orders")
+            assert {key: state["name"] for key, state in rows.items()} == names

@@ -18,13 +18,14 @@ from changeglot.apply import types
 from changeglot.apply.order import ORDER, number, order
 from changeglot.apply.route import Rule
 from changeglot.apply.rows import settled
+from changeglot.apply.tidings import tables
 from changeglot.held import MESSAGE, Quarantine
 from changeglot.layout import decode
 from changeglot.model import CHANGE
 from changeglot.sinks.base import LakeSink, Mark
 from changeglot.sources.base import PLACE, MessageSource
 from changeglot.tables import Tables
-from changeglot.target import Applied, TableWork, Target, Upkeep, tables
+from changeglot.target import Applied, TableWork, Target, Upkeep
 
 logger = logging.getLogger(__name__)
 

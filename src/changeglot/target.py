@@ -8,10 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property, partial, reduce
-from operator import and_
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, Observation, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from changeglot import kernel
@@ -20,6 +19,7 @@ from changeglot.apply.ddl import Amendment, amended, amendments
 from changeglot.apply.order import ORDER
 from changeglot.apply.route import IMAGES, Rule, routed
 from changeglot.apply.schema import Evolution, evolution
+from changeglot.apply.tidings import Told, table_name, tables, watched
 from changeglot.columns import quoted
 from changeglot.errors import ConfigError
 from changeglot.held import Quarantine
@@ -47,8 +47,6 @@ LOG, VERSIONS, ENDED = "__log", "__history", "__ended"
 #: The first of a key's values, by which the rows that are gone lie: those of a batch are found without reading all.
 _FIRST = "first"
 _ENDED = {"key": "array<string>", _FIRST: "string", ORDER: "string", "at": "timestamp"}
-#: Statements of one table that a batch may bring; with more, something is wrong with the source.
-_STATEMENTS = 1000
 #: So many changes for each part of a shuffle are worth being laid out for the merge, which then has as many parts. With
 #: fewer it is left to Spark how many parts, and so how many files, a merge makes.
 _MANY = 10_000
@@ -60,41 +58,6 @@ class Upkeep:
 
     every: int = option("batches after which tables are compacted; 0: never", 100)
     keep_hours: int = option("how long what was replaced can still be read, by time travel", 168)
-
-
-@dataclass(frozen=True)
-class Told:
-    """What a batch tells of one table of the source. Its name has no tenant; a column's type may not be known."""
-
-    name: str
-    #: Database, schema and table.
-    parts: _Parts
-    changes: int
-    columns: Mapping[str, str | None]
-    #: As the source declares them.
-    declared: Mapping[str, str]
-    key: tuple[str, ...]
-    #: The columns that updates tell: a set for each kind of them.
-    updates: frozenset[frozenset[str]]
-    #: The order of the batch's first change, of whatever table.
-    oldest: str
-    truncated: str | None
-    statements: Sequence[tuple[str, str, str | None]] = ()
-
-    @property
-    def has(self) -> Column:
-        """BOOLEAN: is the change one of this table?"""
-        same = (F.col(f"relation.{n}").eqNullSafe(F.lit(part)) for n, part in zip(_PARTS, self.parts, strict=True))
-        return reduce(and_, same)
-
-
-@dataclass(frozen=True)
-class Tidings:
-    """What a batch tells: of its tables, how many of its changes are bad, and the newest commit's time."""
-
-    tables: Sequence[Told]
-    bad: int
-    newest: datetime | None
 
 
 @dataclass(frozen=True)
@@ -161,95 +124,6 @@ class Target:
                 table = each.table(suffix)
                 if self.sink.exists(spark, table):
                     self.sink.tidy(spark, table, self.upkeep.keep_hours)
-
-
-_PARTS = ("database", "schema", "table")
-_RELATION = tuple(f"relation.{part}" for part in _PARTS)
-_Parts = tuple[str | None, str | None, str]
-
-
-def table_name() -> Column:
-    """STRING: database.schema.table, as far as the source has them."""
-    return F.concat_ws(".", "relation.database", "relation.schema", "relation.table")
-
-
-def tables(changes: DataFrame) -> Tidings:
-    """What the changes tell of their tables: names and types, but no rows."""
-    changes, seen = _watched(changes, {"bad": F.count("problem"), "oldest": F.min(ORDER)})
-    good = changes.where(F.col("problem").isNull() & F.col("relation.table").isNotNull())
-    # Changes that say the same of their table are one group, and of groups there are few. All that is aggregated has a
-    # fixed width, and all that is grouped by lies ready: Spark hashes, and sorts nothing.
-    names = F.coalesce(F.map_keys("after"), F.map_keys("before"), F.map_keys("key"))
-    said = {"columns": F.col("columns"), "key": F.map_keys("key"), "names": names}
-    of_rows = F.col("op").isin(*Op.ROWS)
-    groups = good.groupBy(*_RELATION, "op", *(F.when(of_rows, each).alias(name) for name, each in said.items()))
-    found = groups.agg(F.count(F.lit(1)).alias("changes"), F.max("committed_at").alias("newest")).collect()
-    of_tables = good.where(F.col("op").isin(Op.DDL, Op.TRUNCATE))
-    spoken = _spoken(of_tables) if any(row["op"] in (Op.DDL, Op.TRUNCATE) for row in found) else {}
-    rows_of: dict[_Parts, list[Row]] = {}
-    for row in found:
-        rows_of.setdefault((row["database"], row["schema"], row["table"]), []).append(row)
-    oldest = seen.get["oldest"]
-    told = [_told(parts, rows, oldest, *spoken.get(parts, (None, ()))) for parts, rows in rows_of.items()]
-    newest = max((row["newest"] for row in found if row["newest"]), default=None)
-    return Tidings(sorted(told, key=lambda each: each.name), seen.get["bad"], newest)
-
-
-def _spoken(changes: DataFrame) -> dict[_Parts, tuple[str | None, Sequence[tuple[str, str, str | None]]]]:
-    """Of each table the order of its last truncate, and its statements."""
-    statement = F.struct(F.col(ORDER).alias("order"), "statement", F.col("origin.kind").alias("kind"))
-    found = changes.groupBy(*_RELATION).agg(
-        F.max(F.when(F.col("op") == Op.TRUNCATE, F.col(ORDER))).alias("truncated"),
-        F.slice(F.sort_array(F.collect_list(F.when(F.col("op") == Op.DDL, statement))), 1, _STATEMENTS).alias("ddl"),
-    )
-    return {
-        (row["database"], row["schema"], row["table"]): (row["truncated"], [tuple(each) for each in row["ddl"]])
-        for row in found.collect()
-    }
-
-
-def _told(
-    parts: _Parts,
-    rows: Sequence[Row],
-    oldest: str,
-    truncated: str | None,
-    statements: Sequence[tuple[str, str, str | None]],
-) -> Told:
-    """What the groups of one table's changes say together."""
-    known: dict[str, str | None] = {}
-    declared: dict[str, str] = {}
-    for row in rows:
-        if row["columns"] is None:
-            known |= {name: known.get(name) for name in row["names"] or ()}
-            continue
-        for column in row["columns"]:
-            name, typed = column["name"], column["type"] is not None or column["jdbc"] is not None
-            kind = types.column_type(column["type"], column["jdbc"]) if typed else None
-            before = known.get(name)
-            if kind is not None and before is not None:
-                kind = types.wider(before, kind) or types.TEXT
-            known[name] = kind or before
-            if column["type"] is not None:
-                declared[name] = column["type"]
-    keys = sorted({tuple(row["key"]) for row in rows if row["key"]}, key=lambda key: (-len(key), key))
-    return Told(
-        name=".".join(part for part in parts if part is not None),
-        parts=parts,
-        changes=sum(row["changes"] for row in rows),
-        columns=known,
-        declared=declared,
-        key=keys[0] if keys else (),
-        updates=frozenset(frozenset(row["names"] or ()) for row in rows if row["op"] == Op.UPDATE),
-        oldest=oldest,
-        truncated=truncated,
-        statements=statements,
-    )
-
-
-def _watched(rows: DataFrame, facts: Mapping[str, Column]) -> tuple[DataFrame, Observation]:
-    """The rows; and facts about them, to be had once they are computed."""
-    seen = Observation()
-    return rows.observe(seen, *(fact.alias(name) for name, fact in facts.items())), seen
 
 
 @dataclass(frozen=True)
@@ -488,30 +362,31 @@ class TableWork:
             "ends": F.count_if(rows.GONE),
             **rows.bounds(self.columns, {name: F.col(quoted(name)) for name in self.key}),
         }
-        watched, found = _watched(states, seen)
+        states, facts = watched(states, seen)
         good = F.col(rows.PROBLEM).isNull()
-        last = rows.last(watched.where(good), self.key, self.columns)
+        last = rows.last(states.where(good), self.key, self.columns)
         if (ended := self._ended()) is not None:
             last = rows.outlived(last, ended.where(F.col(ORDER) > self.told.oldest), self.key, self.columns)
         many = _MANY * int(str(self.spark.conf.get("spark.sql.shuffle.partitions")))
         last = rows.laid(last) if self.told.changes >= many else rows.settled(last)
-        if found.get["moved"]:
+        found = facts()
+        if found["moved"]:
             return None
         deletes = rows.states(changes.where(F.col("op") == Op.DELETE), self.key, self.columns).where(good)
         names = {"key": rows.KEY, "order": ORDER, "at": rows.AT}
         ends = deletes.select(*(F.col(own).alias(name) for name, own in names.items()))
         # Both are of one batch, and neither looks at what the other writes.
         with ThreadPoolExecutor(1) as pool:
-            remembered = pool.submit(self._remember, ends) if found.get["ends"] else None
-            if found.get["good"]:
-                self._scd1(last, self._bounds(found.get), "merge", whole=True)
+            remembered = pool.submit(self._remember, ends) if found["ends"] else None
+            if found["good"]:
+                self._scd1(last, self._bounds(found), "merge", whole=True)
             if remembered:
                 remembered.result()
-        return int(found.get["bad"])
+        return int(found["bad"])
 
     def _mirror(self, checked: DataFrame) -> int:
         """Changes of any kind in all modes' tables. How many are bad."""
-        checked, seen = _watched(checked, {"bad": F.count("problem")})
+        checked, seen = watched(checked, {"bad": F.count("problem")})
         steps = rows.steps(checked.where(F.col("problem").isNull()), self.key, self.columns)
         key = {name: types.value(F.get("key", n), self.columns[name]) for n, name in enumerate(self.key)}
         facts = {
@@ -523,9 +398,9 @@ class TableWork:
             "most": F.max(F.get("key", 0)),
             **rows.bounds(self.columns, key),
         }
-        steps, told = _watched(steps, facts)
+        steps, told = watched(steps, facts)
         steps = rows.settled(steps)
-        found = told.get
+        found = told()
         if self.told.truncated is not None or found["ends"]:
             self._remember(steps.where(F.col("kind") == rows.END))
         if self.told.truncated is not None:
@@ -540,7 +415,7 @@ class TableWork:
         elif found["steps"]:
             for mode in self.made:
                 self._merge(mode, steps, ended, self._bounds(found), "merge")
-        return int(seen.get["bad"])
+        return int(seen()["bad"])
 
     def _bounds(self, found: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
         """Least and greatest of the key's columns, as far as they are known. Any: their values."""
