@@ -132,8 +132,8 @@ def test_of_whole_rows_the_last_counts_in_whatever_order_they_come(
     lines = [line for each in (shop, moving) for line in each.lines(spark, "oms-typed")]
     lines += shop.rng.sample(lines, 10)
     # A table of which nothing is right.
-    wrong = next(line for line in lines if "-7.25" in line and shop.database in line)
-    lines.append(wrong.replace("-7.25", "much").replace(shop.database, f"wrong_{kind}_{many}"))
+    wrong = next(line for line in lines if all(word in line for word in (shop.database, "INSERT", "-7.25")))
+    lines.append(wrong.replace("-7.25", "-7.255").replace(shop.database, f"wrong_{kind}_{many}"))
     # Not what a transport does: but each of them says where it belongs.
     shop.rng.shuffle(lines)
     write(tmp_path / "m", cut(lines, 4, shop.rng))
