@@ -310,8 +310,9 @@ def load_section(results: Results) -> Iterator[str]:
         f"last is committed. changeglot runs a pipeline with `mode: scd1`, the format named, in four batches; Flink "
         f"runs `canal-json` into Iceberg with upserts, a commit every ten seconds, and reads the file once for each "
         f"table since its format yields one. Flink writes what is deleted as conditions that every reader must then "
-        f"apply; so what Spark takes to read all rows afterwards is part of the comparison. Median of "
-        f"{len(first.clock)} rounds after one to warm up."
+        f"apply; so what Spark takes to read all rows afterwards is part of the comparison. Its rows are not "
+        f"quite the same: it applies lines as its readers come to them, changeglot in the order of files and lines. "
+        f"Median of {len(first.clock)} after a round to warm up."
     )
     rows = (
         (
