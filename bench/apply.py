@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import meter
 import report
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from results import ApplyRun, Results
+from results import ApplyRun
 
 import changeglot
 from changeglot.apply.order import ORDER, order
@@ -198,27 +199,36 @@ def session(cores: int, heap: str, folder: Path) -> SparkSession:
     return changeglot.session(cores=cores, driver_memory=heap, **conf)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def alone(
+    title: str, rounds: int, folder: Path, part: str, measure: Callable[[SparkSession, argparse.Namespace], list[Any]]
+) -> None:
+    """Measures one part of the results and publishes it. Any: its runs, whatever they are."""
+    parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--heap", default="8g")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--quick", action="store_true", help="small tables, one round; prints what it measured")
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--quick", action="store_true", help="a trial with little, one round; prints what it measured")
     options = parser.parse_args()
-    rows, batches = (200_000, (1_000, 20_000)) if options.quick else (ROWS, BATCHES)
-    spark = session(options.cores, options.heap, DATA)
+    if options.quick:
+        options.rounds = 1
+    spark = session(options.cores, options.heap, folder)
     try:
-        runs = measure(spark, rows, batches, 1 if options.quick else options.rounds)
+        runs = measure(spark, options)
     finally:
         spark.stop()
-        shutil.rmtree(DATA, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
     if options.quick:
-        print(json.dumps([run.__dict__ for run in runs], indent=1))
-        return
-    results = Results.load(HERE / "data" / "results.json")
-    results.apply = runs
-    results.save(HERE / "data" / "results.json")
-    (HERE / "results.md").write_text(report.page(results))
+        sys.stdout.write(json.dumps([one.__dict__ for one in runs], indent=1) + "\n")
+    else:
+        report.update(**{part: runs})
+
+
+def main() -> None:
+    def each(spark: SparkSession, options: argparse.Namespace) -> list[ApplyRun]:
+        rows, batches = (200_000, (1_000, 20_000)) if options.quick else (ROWS, BATCHES)
+        return measure(spark, rows, batches, options.rounds)
+
+    alone(__doc__.splitlines()[0], ROUNDS, DATA, "apply", each)
 
 
 if __name__ == "__main__":

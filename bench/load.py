@@ -4,11 +4,8 @@ usage: load.py, after run.py: brings its results.md up to date. `--quick` is a t
 """
 
 import argparse
-import json
 import os
-import shutil
 import subprocess
-import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -16,12 +13,11 @@ from pathlib import Path
 import generate
 import meter
 import pyspark
-import report
 import run
-from apply import session
+from apply import alone
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from results import LoadRun, Results
+from results import LoadRun
 from shop import TABLES, Data
 from worker import EngineError, Run, Worker
 
@@ -101,27 +97,12 @@ def measure(spark: SparkSession, data: Data, cores: int, rounds: int) -> list[Lo
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cores", type=int, default=2)
-    parser.add_argument("--heap", default="8g")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--quick", action="store_true", help="few messages, one round; prints what it measured")
-    options = parser.parse_args()
-    rows = run.QUICK_ROWS if options.quick else generate.ROWS
-    data = generate.generate(run.DATA / str(rows), rows)
-    spark = session(options.cores, options.heap, DATA)
-    try:
-        runs = measure(spark, data, options.cores, 1 if options.quick else options.rounds)
-    finally:
-        spark.stop()
-        shutil.rmtree(DATA, ignore_errors=True)
-    if options.quick:
-        sys.stdout.write(json.dumps([one.__dict__ for one in runs], indent=1) + "\n")
-        return
-    results = Results.load(run.DATA / "results.json")
-    results.loads = runs
-    results.save(run.DATA / "results.json")
-    (HERE / "results.md").write_text(report.page(results))
+    def each(spark: SparkSession, options: argparse.Namespace) -> list[LoadRun]:
+        rows = run.QUICK_ROWS if options.quick else generate.ROWS
+        data = generate.generate(run.DATA / str(rows), rows)
+        return measure(spark, data, options.cores, options.rounds)
+
+    alone(__doc__.splitlines()[0], ROUNDS, DATA, "loads", each)
 
 
 if __name__ == "__main__":

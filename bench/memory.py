@@ -115,10 +115,8 @@ def measure(data: Data, options: argparse.Namespace) -> list[MemoryRun]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_arguments(parser)
-    results = Results.load(DATA / "results.json")
-    results.memory = measure(Data.load(DATA / str(results.rows)), parser.parse_args())
-    results.save(DATA / "results.json")
-    (HERE / "results.md").write_text(report.page(results))
+    rows = Results.load(DATA / "results.json").rows
+    report.update(memory=measure(Data.load(DATA / str(rows)), parser.parse_args()))
 
 
 if __name__ == "__main__":

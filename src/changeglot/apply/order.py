@@ -24,7 +24,7 @@ def order(change: Change, place: Column) -> Column:
     """STRING, never NULL: sorts as the changes are ordered; `place` is text that sorts as the transport does."""
     snapshot = F.when(change["phase"] == Phase.SNAPSHOT, "0").otherwise("1")
     parts = F.transform(change["position"].cast("array<string>"), number)
-    # A space sorts before a dot, and a dot before a digit: a shorter position before those that it begins.
+    # A space sorts before a dot, and a dot before a letter: a shorter position before those that it begins.
     return F.concat_ws(
         " ",
         snapshot,
