@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cached_property, partial, reduce
+from functools import partial, reduce
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -20,6 +19,7 @@ from changeglot.apply.order import ORDER
 from changeglot.apply.route import IMAGES, Rule, routed
 from changeglot.apply.schema import Evolution, evolution
 from changeglot.apply.tidings import Told, table_name, tables, watched
+from changeglot.at_once import at_once, lazy
 from changeglot.columns import quoted
 from changeglot.errors import ConfigError
 from changeglot.held import Quarantine
@@ -94,8 +94,8 @@ class Target:
         taken = [(each, rule) for each in told.tables if (rule := self.rule(each.name))]
         # All that may be refused is found before anything is written.
         work = [TableWork(self, changes, each, rule, mark) for each, rule in taken]
-        for each in work:
-            each.check()
+        # Each looks at what the sink has: they wait more than they work.
+        at_once(look for each in work for look in (each.check, each.look_back))
         bad = [changes.where(F.col("problem").isNotNull())] if told.bad else []
         places = set()
         for each in work:
@@ -154,6 +154,11 @@ class TableWork:
                 )
         _ = self.evolutions
 
+    def look_back(self) -> None:
+        """Finds out whether a change may be late, where that is asked before anything else."""
+        if list(self.rule.mode) == ["scd1"]:
+            _ = self._ended_later
+
     @property
     def sink(self) -> LakeSink:
         return self.target.sink
@@ -162,14 +167,14 @@ class TableWork:
     def spark(self) -> SparkSession:
         return self.changes.sparkSession
 
-    @cached_property
+    @lazy
     def place(self) -> tuple[str, ...]:
         return self.rule.place(*self.told.parts)
 
     def table(self, suffix: str = "") -> str:
         return self.sink.identifier(*self.place[:-1], self.place[-1] + suffix)
 
-    @cached_property
+    @lazy
     def mirrored(self) -> list[str]:
         """The modes that make rows of changes."""
         return [mode for mode in self.rule.mode if mode != "append"]
@@ -178,17 +183,17 @@ class TableWork:
         """Of the table of a mode: the table's own name goes to the first of them."""
         return "" if mode == "scd1" or "scd1" not in self.rule.mode else VERSIONS
 
-    @cached_property
+    @lazy
     def stored(self) -> dict[str, bool]:
         """Which of the modes' tables are there."""
         return {mode: self.sink.exists(self.spark, self.table(self.suffix(mode))) for mode in self.mirrored}
 
-    @cached_property
+    @lazy
     def made(self) -> list[str]:
         """The modes whose tables are there once the batch has made its own: one that tells of no columns makes none."""
         return [m for m in self.mirrored if self.stored[m] or (self.key and self.evolutions[m].columns)]
 
-    @cached_property
+    @lazy
     def key(self) -> tuple[str, ...]:
         """The key in the sink's names: the rule's, that of the table which is there, or what the messages say."""
         for mode, there in self.stored.items():
@@ -199,14 +204,14 @@ class TableWork:
 
     # Columns
 
-    @cached_property
+    @lazy
     def amendments(self) -> list[Amendment]:
         """Renames and drops by earlier statements and this batch's; none if the pipeline does not follow them."""
         if self.target.schema_change not in ("evolve", "exception"):
             return []
         return sorted({*self._remembered, *self._amended_now}, key=lambda each: each.order)
 
-    @cached_property
+    @lazy
     def _amended_now(self) -> list[Amendment]:
         """Renames and drops by the batch's statements."""
         return [
@@ -215,7 +220,7 @@ class TableWork:
             for each in amendments(statement or "", order, source) or ()
         ]
 
-    @cached_property
+    @lazy
     def _last_told(self) -> dict[str, str]:
         """The columns that changes of the batch carry, and the order of the last that does."""
         images = (F.coalesce(F.map_keys(image), F.array().cast("array<string>")) for image in IMAGES)
@@ -223,7 +228,7 @@ class TableWork:
         found = names.groupBy("n").agg(F.max(ORDER).alias("last")).collect()
         return {self.rule.sink_name(row["n"]): row["last"] for row in found}
 
-    @cached_property
+    @lazy
     def _remembered(self) -> list[Amendment]:
         history = self.sink.identifier(*HISTORY)
         if not self.sink.exists(self.spark, history):
@@ -232,7 +237,7 @@ class TableWork:
         found = self.spark.table(history).where(mine & (F.col("pipeline") == self.target.name))
         return [Amendment(row["order"], row["column"], row["becomes"]) for row in found.collect()]
 
-    @cached_property
+    @lazy
     def evolutions(self) -> dict[str, Evolution]:
         """What each mode's table becomes; raises what the pipeline does not follow."""
         own = {*scd1.columns({}, soft=True), *scd1.PARTS, *scd2.columns({})}
@@ -330,11 +335,13 @@ class TableWork:
         if not self.made:
             return ()
         mine = amended(mine, IMAGES, ORDER, self.amendments).where(F.col("op").isin(*Op.ROWS))
+        bad = self._replace(mine) if self._tells_whole else None
+        if bad == 0:
+            return ()
         problem = F.coalesce(rows.key_problem(self.key), rows.value_problem(self.columns, self.key))
         checked = mine.withColumn("problem", problem)
         hold = self.target.quarantine.held
         checked = hold(checked, self.sink, self.target.name, self.told.name, self.target.replay)
-        bad = self._replace(mine) if self._tells_whole else None
         if bad is None:
             bad = self._mirror(checked)
         return [checked.where(F.col("problem").isNotNull())] if bad else ()
@@ -365,8 +372,8 @@ class TableWork:
         states, facts = watched(states, seen)
         good = F.col(rows.PROBLEM).isNull()
         last = rows.last(states.where(good), self.key, self.columns)
-        if (ended := self._ended()) is not None:
-            last = rows.outlived(last, ended.where(F.col(ORDER) > self.told.oldest), self.key, self.columns)
+        if self._ended_later is not None:
+            last = rows.outlived(last, self._ended_later, self.key, self.columns)
         many = _MANY * int(str(self.spark.conf.get("spark.sql.shuffle.partitions")))
         last = rows.laid(last) if self.told.changes >= many else rows.settled(last)
         found = facts()
@@ -375,13 +382,10 @@ class TableWork:
         deletes = rows.states(changes.where(F.col("op") == Op.DELETE), self.key, self.columns).where(good)
         names = {"key": rows.KEY, "order": ORDER, "at": rows.AT}
         ends = deletes.select(*(F.col(own).alias(name) for name, own in names.items()))
+        merge = partial(self._scd1, last, self._bounds(found), "merge", whole=True)
+        remember = partial(self._remember, ends)
         # Both are of one batch, and neither looks at what the other writes.
-        with ThreadPoolExecutor(1) as pool:
-            remembered = pool.submit(self._remember, ends) if found["ends"] else None
-            if found["good"]:
-                self._scd1(last, self._bounds(found), "merge", whole=True)
-            if remembered:
-                remembered.result()
+        at_once(call for call, some in ((merge, found["good"]), (remember, found["ends"])) if some)
         return int(found["bad"])
 
     def _mirror(self, checked: DataFrame) -> int:
@@ -474,6 +478,16 @@ class TableWork:
         """What is known to be gone; None if nothing is."""
         table = self.table(ENDED)
         return self.spark.table(table) if self.sink.exists(self.spark, table) else None
+
+    @lazy
+    def _ended_later(self) -> DataFrame | None:
+        """What is known to have ended after the batch's first change; None if nothing is, as is the rule."""
+        ended = self._ended()
+        if ended is None:
+            return None
+        later = ended.where(F.col(ORDER) > self.told.oldest)
+        # What the files say of themselves is enough to know that it is empty.
+        return None if later.isEmpty() else later
 
     def _in_turn(self, steps: DataFrame, ended: DataFrame | None) -> None:
         """Steps of rows that go under another key and take along what is stored: all that was before must be there."""
