@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 JAR := src/changeglot/kernel/changeglot-kernel.jar
 JAVA_SOURCES := $(shell find src/changeglot/kernel/java -name '*.java')
 .DEFAULT_GOAL := help
-.PHONY: help java setup kernel demo check test golden bench wheel compat clean
+.PHONY: help java setup kernel demo check test golden bench services services-down wheel compat clean
 
 help:  ## this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 15
 
 java:
 	@command -v javac >/dev/null 2>&1 || { \
@@ -48,6 +48,13 @@ bench: setup  ## measure against Flink and the floors, into bench/results.md
 	$(BIN)/python bench/run.py
 	$(BIN)/python bench/apply.py
 	$(BIN)/python bench/load.py
+	$(BIN)/python bench/topics.py
+
+services: setup  ## Kafka and RocketMQ on this machine, to try things with; says what to paste
+	@$(BIN)/python tools/services.py up
+
+services-down: setup  ## stop them and delete what they held
+	@$(BIN)/python tools/services.py down
 
 wheel: setup  ## the package, with the kernel in it, into dist/
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w dist .

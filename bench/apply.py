@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,10 @@ from changeglot.apply.route import Rule
 from changeglot.apply.rows import settled
 from changeglot.held import MESSAGE, Quarantine
 from changeglot.model import CHANGE, VERDICT, Op, change, group
-from changeglot.sinks import SINKS
+from changeglot.pipeline import session_settings
+from changeglot.sinks import LAKES
 from changeglot.sinks.base import LakeSink, Mark
-from changeglot.sources.base import PLACE
+from changeglot.sources.base import PLACE, MessageSource
 from changeglot.target import ENDED, Target, Upkeep
 
 HERE = Path(__file__).resolve().parent
@@ -164,7 +165,7 @@ def measure(spark: SparkSession, rows: int, batches: tuple[int, ...], rounds: in
     """Every contender once a round, taking turns; each begins with the table as it was."""
     small = rows // 10
     jobs: list[tuple[str, str, int, int, Callable[[], None], Apply]] = []
-    for name, cls in SINKS.items():
+    for name, cls in LAKES.items():
         apply = Apply(spark, cls(path=str(DATA / name)))
         for size in sorted({*batches, FOLLOWING}):
             for of in (rows, small) if size == FOLLOWING else (rows,):
@@ -189,18 +190,19 @@ def measure(spark: SparkSession, rows: int, batches: tuple[int, ...], rounds: in
     return list(found.values())
 
 
-def session(cores: int, heap: str, folder: Path) -> SparkSession:
-    """One with all sinks in it, each in a folder of its own there."""
-    made = [cls(path=str(folder / name)) for name, cls in SINKS.items()]
-    settings = [sink.session_settings() for sink in made]
-    conf = {name: value for each in settings for name, value in each.items()}
-    conf["spark.sql.extensions"] = ",".join(each["spark.sql.extensions"] for each in settings)
-    conf["spark.jars.packages"] = ",".join(package for sink in made for package in sink.packages)
+def session(cores: int, heap: str, folder: Path, sources: Sequence[MessageSource] = ()) -> SparkSession:
+    """One with all sinks of tables in it, each in a folder of its own there, and what the sources need."""
+    conf = session_settings([*(cls(path=str(folder / name)) for name, cls in LAKES.items()), *sources])
     return changeglot.session(cores=cores, driver_memory=heap, **conf)
 
 
 def alone(
-    title: str, rounds: int, folder: Path, part: str, measure: Callable[[SparkSession, argparse.Namespace], list[Any]]
+    title: str,
+    rounds: int,
+    folder: Path,
+    part: str,
+    measure: Callable[[SparkSession, argparse.Namespace], list[Any]],
+    sources: Sequence[MessageSource] = (),
 ) -> None:
     """Measures one part of the results and publishes it. Any: its runs, whatever they are."""
     parser = argparse.ArgumentParser(description=title)
@@ -211,7 +213,7 @@ def alone(
     options = parser.parse_args()
     if options.quick:
         options.rounds = 1
-    spark = session(options.cores, options.heap, folder)
+    spark = session(options.cores, options.heap, folder, sources)
     try:
         runs = measure(spark, options)
     finally:

@@ -24,7 +24,7 @@ from worker import EngineError, Run, Worker
 from changeglot.apply.order import ORDER
 from changeglot.apply.route import Rule
 from changeglot.pipeline import Pipeline
-from changeglot.sinks import SINKS
+from changeglot.sinks import LAKES
 from changeglot.sinks.base import LakeSink
 from changeglot.sources.files import Files
 
@@ -53,7 +53,7 @@ def ours(spark: SparkSession, data: Data, sink: LakeSink, number: int) -> Run:
     made = Pipeline(
         name=f"load-{sink.name}",
         source=Files(path=str(data.text("canal")), files_per_batch=2),
-        sink=sink,
+        sinks=(sink,),
         checkpoint=str(DATA / "checkpoints" / f"{sink.name}-{number}"),
         rules=(Rule("*", into=f"shop_{number}.{{table}}"),),
         format="canal",
@@ -75,7 +75,7 @@ def read(spark: SparkSession, sink: LakeSink, *names: str) -> tuple[int, float]:
 
 def measure(spark: SparkSession, data: Data, cores: int, rounds: int) -> list[LoadRun]:
     """Every contender once a round, taking turns, each into new tables; the first round is to warm up."""
-    sinks = {f"changeglot, {name.capitalize()}": cls(path=str(DATA / name)) for name, cls in SINKS.items()}
+    sinks = {f"changeglot, {name.capitalize()}": cls(path=str(DATA / name)) for name, cls in LAKES.items()}
     place = DATA / "iceberg" / "flink"
     found = {who: LoadRun(who, data.rows, [], [], [], []) for who in (*sinks, FLINK)}
     command = [run.flink_python(), str(HERE / "flink_lake.py"), str(data.folder), str(place), *jars(), str(cores)]
@@ -84,7 +84,7 @@ def measure(spark: SparkSession, data: Data, cores: int, rounds: int) -> list[Lo
             for who, one in found.items():
                 if who == FLINK:
                     took = flink.run(flink.contenders[0])
-                    rows, reading = read(spark, SINKS["iceberg"](path=str(DATA / "iceberg")), "flink", f"shop_{number}")
+                    rows, reading = read(spark, LAKES["iceberg"](path=str(DATA / "iceberg")), "flink", f"shop_{number}")
                 else:
                     took = ours(spark, data, sinks[who], number)
                     rows, reading = read(spark, sinks[who], f"shop_{number}")

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Literal
 
 from plan import BARE, FORMATS, TRANSLATIONS
-from results import Measurement, Results
+from results import DelayRun, Measurement, Results, TopicRun
 
 HERE = Path(__file__).resolve().parent
 FAIL = "**FAIL**"
@@ -329,6 +329,92 @@ def load_section(results: Results) -> Iterator[str]:
     yield table(heads, rows)
 
 
+@dataclass(frozen=True)
+class Beside:
+    """A contender for topics beside another one: what it may take of the other's time, if that is limited.
+
+    If it is of the `whole`, the worse of clock and CPU counts; else the CPU alone.
+    """
+
+    part: str
+    ours: str
+    other: str
+    limit: float | None = None
+    whole: bool = True
+
+    def row(self, runs: dict[tuple[str, str], TopicRun]) -> Sequence[str]:
+        ours, other = runs[self.part, self.ours], runs[self.part, self.other]
+        cpu, clock = median(ours.cpu) / median(other.cpu), median(ours.clock) / median(other.clock)
+        worse = max(cpu, clock) if self.whole else cpu
+        wanted = f"≤ {self.limit}x: " + ("pass" if worse <= self.limit else FAIL) if self.limit else ""
+        return *_topic(ours), f"{clock:.2f}x", f"{cpu:.2f}x", wanted
+
+
+def _topic(one: TopicRun) -> Sequence[str]:
+    return (
+        one.part,
+        one.who,
+        f"{one.messages:,}",
+        f"{median(one.out):,.0f}",
+        f"{median(one.clock):.1f}",
+        f"{median(one.cpu):.1f}",
+        f"{one.messages / median(one.cpu):,.0f}",
+    )
+
+
+#: Of Kafka by the clock and by CPU. Of RocketMQ by CPU: half of its client's messages for each second of it, or more.
+BESIDE = (
+    Beside("Kafka to Kafka", "changeglot, canal to canal", "Spark, copied", limit=2.5),
+    Beside("Kafka to Kafka", "changeglot, canal to arcion without schemas", "Spark, copied"),
+    Beside("Kafka to Delta", "changeglot, append", "Spark, bytes", limit=2.0),
+    Beside("RocketMQ", "changeglot, source of Spark", "RocketMQ's client in Java", limit=2.0, whole=False),
+)
+
+
+def topics_section(results: Results) -> Iterator[str]:
+    """Topics: beside copies of them, and how long a message is on its way."""
+    runs = {(one.part, one.who): one for one in results.topics if isinstance(one, TopicRun)}
+    delays = [one for one in results.topics if isinstance(one, DelayRun)]
+    if not runs:
+        yield "Not measured."
+        return
+    first = next(iter(runs.values()))
+    yield (
+        "The shop's Canal messages in a topic, all of them read in one batch by a query that is new. From Kafka, two "
+        "partitions: a pipeline that knows the format, into another topic or into Delta tables with `mode: append`; "
+        "beside it Spark's own stream, which takes the bytes over as they are, knows of no row or table and promises "
+        'no order. From RocketMQ: `format("rocketmq")` into a sink that keeps nothing, beside RocketMQ\'s own client, '
+        "in a JVM that is warm too. CPU is that of all processes, Python's among them, but not of the brokers, which "
+        f"are on the same machine. Only ratios mean something. Median of {len(first.clock)} after a round to warm up."
+    )
+    rows = {key: (*_topic(one), "", "", "") for key, one in runs.items()}
+    rows |= {(each.part, each.ours): each.row(runs) for each in BESIDE}
+    heads = ("", "who", "messages:", "out:", "clock s:", "CPU s:", "messages/s a core:", "clock:", "CPU:", "")
+    yield table(heads, iter(rows.values()))
+    yield (
+        "Of Kafka the worse of clock and CPU counts; of RocketMQ the CPU alone: at least half as many messages for "
+        "each second of a core as its client has."
+    )
+    if not delays:
+        return
+    yield (
+        "How long a message is on its way: from when a producer stamps it to when a consumer has its translation, "
+        "Canal to Canal, through a pipeline that goes on, each batch with all that has come meanwhile. Producer, "
+        f"broker and consumer share the machine with it. {delays[0].seconds} seconds each, after a warm-up. A delay is "
+        "told if the pipeline kept up. Spark's real-time mode, which has no batches, is not measured: in Spark 4.1 "
+        "there is none for Python."
+    )
+    heads = ("messages/s wanted:", "sent:", "p50 ms:", "p99 ms:", "")
+    yield table(heads, map(_delay, delays))
+
+
+def _delay(one: DelayRun) -> Sequence[str]:
+    shown = [f"{delay:,.0f}" for delay in one.delays] if one.steady else ["", ""]
+    lost = f", {one.lost:,} were waited for in vain" if one.lost else ""
+    behind = f"did not keep up: {one.translated:,.0f} messages/s, from the first sent to the last read{lost}"
+    return f"{one.rate:,}", f"{one.sent:,.0f}", *shown, "kept up" if one.steady else behind
+
+
 def machine(results: Results) -> str:
     facts = {**results.machine, **results.versions}
     return ", ".join(f"{name} {fact}" for name, fact in facts.items())
@@ -401,6 +487,8 @@ def page(results: Results) -> str:
         *apply_section(results),
         "### From a topic into tables",
         *load_section(results),
+        "## Topics",
+        *topics_section(results),
         "## To run it again",
         "`make bench`, on a machine with Java 17 that does nothing else; about an hour, "
         "10 GB of disk, and more for the memory part. `python bench/run.py --quick` is a trial "

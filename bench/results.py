@@ -72,6 +72,41 @@ class LoadRun:
     read: list[float]
 
 
+@dataclass(frozen=True)
+class TopicRun:
+    """All messages of a topic: `part` is the comparison; seconds of each round, and the messages or rows then there."""
+
+    part: str
+    who: str
+    messages: int
+    clock: list[float]
+    cpu: list[float]
+    out: list[int]
+
+
+@dataclass(frozen=True)
+class DelayRun:
+    """Messages through a pipeline that goes on, `rate` of them wanted in a second and `sent` done so.
+
+    `delays` are the milliseconds from sent to read again that half and 99 of 100 took at most, of those sent in
+    `seconds` after a warm-up; `growth` is by how many seconds they grew in each. `translated` are messages a second,
+    from the first that was sent to the last that was read; `lost` those that were waited for in vain.
+    """
+
+    rate: int
+    seconds: int
+    sent: float
+    delays: tuple[float, float]
+    growth: float
+    translated: float
+    lost: int
+
+    @property
+    def steady(self) -> bool:
+        """Whether the pipeline kept up: else the delays say only how long it was watched."""
+        return not self.lost and self.growth < 0.1 and self.delays[1] < self.seconds * 1000 / 2
+
+
 @dataclass
 class Results:
     """One run of the benchmark. `checks` are counts of changes and problems, by contender."""
@@ -87,6 +122,7 @@ class Results:
     memory: list[MemoryRun] = field(default_factory=list)
     apply: list[ApplyRun] = field(default_factory=list)
     loads: list[LoadRun] = field(default_factory=list)
+    topics: list[TopicRun | DelayRun] = field(default_factory=list)
 
     def named(self, name: str) -> Measurement | None:
         """The measurement of that name; None when it was not run or never finished."""
@@ -116,4 +152,5 @@ class Results:
         memory = [MemoryRun(**one) for one in saved.pop("memory")]
         apply = [ApplyRun(**one) for one in saved.pop("apply", [])]
         loads = [LoadRun(**one) for one in saved.pop("loads", [])]
-        return cls(**saved, measurements=measurements, memory=memory, apply=apply, loads=loads)
+        topics = [(DelayRun if "rate" in one else TopicRun)(**one) for one in saved.pop("topics", [])]
+        return cls(**saved, measurements=measurements, memory=memory, apply=apply, loads=loads, topics=topics)

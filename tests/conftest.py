@@ -9,10 +9,13 @@ from typing import Any, NamedTuple
 
 import pytest
 from pyspark.sql import SparkSession
+from services import Kafka, RocketMQ
 
 import changeglot
 from changeglot import cli
-from changeglot.sinks import SINKS
+from changeglot.pipeline import session_settings
+from changeglot.sinks import LAKES
+from changeglot.sources.kafka import Kafka as KafkaSource
 
 
 @pytest.fixture(scope="session")
@@ -23,13 +26,8 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def lakes(folder: Path) -> dict[str, str]:
     """What a session needs for all sinks at once."""
-    made = [sink(path=str(folder / name)) for name, sink in SINKS.items()]
-    settings = [sink.session_settings() for sink in made]
-    return {
-        **{name: value for each in settings for name, value in each.items()},
-        "spark.sql.extensions": ",".join(each["spark.sql.extensions"] for each in settings),
-        "spark.jars.packages": ",".join(package for sink in made for package in sink.packages),
-    }
+    made = [sink(path=str(folder / name)) for name, sink in LAKES.items()]
+    return session_settings([*made, KafkaSource("", ("any",))])
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +36,18 @@ def spark(warehouse: Path) -> Iterator[SparkSession]:
     session = changeglot.session(cores=2, driver_memory="3g", **settings)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    with Kafka.start(tmp_path_factory.mktemp("services"), user="ann", password="secret") as service:
+        yield service
+
+
+@pytest.fixture(scope="session")
+def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
+    with RocketMQ.start(tmp_path_factory.mktemp("services")) as service:
+        yield service
 
 
 class Ran(NamedTuple):

@@ -1,7 +1,7 @@
 """A process that runs a pipeline and dies where it is told: `killed.py PIPELINE.json SETTINGS.json STEP`.
 
 STEP is the number of the step after which it is killed, it and its JVM, by SIGKILL; 0: never. A step is whatever writes
-to a table or changes one. Says "ready" when the pipeline starts and "done" at its end.
+to a table or a topic, or changes one. Says "ready" when the pipeline starts and "done" at its end.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from typing import Any
 import changeglot
 from changeglot import config
 from changeglot.sinks.base import LakeSink
+
+LAKE = ("once", "append", "create", "add", "widen", "rename", "drop")
+TOPICS = ("lanes", "send")
 
 
 def main() -> None:
@@ -44,10 +47,11 @@ def main() -> None:
 
         return wrapped
 
-    kind = type(pipeline.sink)
-    for name in ("once", "append", "create", "add", "widen", "rename", "drop"):
-        home = kind if name in vars(kind) else LakeSink
-        setattr(home, name, counted(getattr(home, name)))
+    for sink in pipeline.sinks:
+        kind = type(sink)
+        for name in LAKE if isinstance(sink, LakeSink) else TOPICS:
+            home = kind if name in vars(kind) else LakeSink
+            setattr(home, name, counted(getattr(home, name)))
     print("ready", flush=True)
     pipeline.run(spark).awaitTermination()
     print(f"done {done}", flush=True)

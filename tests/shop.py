@@ -144,18 +144,23 @@ class Shop:
         changed = [name for name in after if name == "id" or before[name] != after[name]]
         return {name: before[name] for name in changed}, {name: after[name] for name in changed}
 
-    def told(self, spark: SparkSession, format: str) -> list[tuple[int, str]]:
-        """The messages, a line each, in the order of the changes; and the row that each is about."""
+    def messages(self, spark: SparkSession, format: str) -> list[tuple[int, bytes | None, bytes]]:
+        """The messages in the order of the changes: the row that each is about, its key and its value."""
         rows = [(*(change[name] for name in CHANGE.fieldNames()), n) for n, change in enumerate(self.changes)]
         schema = T.StructType([*CHANGE.fields, T.StructField("n", T.IntegerType())])
         made = spark.createDataFrame(rows, schema).coalesce(1)
         found = []
         for row in changeglot.encode(made, format).where("spoken").select("key", "value", "n").collect():
-            value, about = bytes(row["value"]).decode(), self.changes[row["n"]]["key"]
-            key = None if row["key"] is None else bytes(row["key"]).decode()
-            line = value if key is None else f'{{"key":{key},"value":{value}}}'
-            found.append((int(about["id"]) if about else 0, line))
+            about, key = self.changes[row["n"]]["key"], row["key"]
+            found.append((int(about["id"]) if about else 0, None if key is None else bytes(key), bytes(row["value"])))
         return found
+
+    def told(self, spark: SparkSession, format: str) -> list[tuple[int, str]]:
+        """The messages, a line each, in the order of the changes; and the row that each is about."""
+        return [
+            (row, value.decode() if key is None else f'{{"key":{key.decode()},"value":{value.decode()}}}')
+            for row, key, value in self.messages(spark, format)
+        ]
 
     def lines(self, spark: SparkSession, format: str) -> list[str]:
         return [line for _, line in self.told(spark, format)]

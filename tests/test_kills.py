@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +29,7 @@ RULES: list[dict[str, Any]] = [
     {"match": "*.stock", "mode": "scd2"},
     {"match": "*.people", "mode": "append"},
 ]
+TABLES_OF = [{**rule, "keys": ["id"], "columns": TYPES} for rule in RULES]
 #: After each sink's steps in turn it is killed so often at random moments.
 AT_RANDOM = 13
 
@@ -35,14 +37,9 @@ AT_RANDOM = 13
 class Victim:
     """A pipeline in a process of its own."""
 
-    def __init__(self, folder: Path, kind: str, warehouse: Path) -> None:
-        self.folder, self.kind, self.messages = folder, kind, folder / "messages"
-        self.words: dict[str, Any] = {"tables": [{**rule, "keys": ["id"], "columns": TYPES} for rule in RULES]}
-        content = {
-            "source": {"type": "files", "path": str(self.messages), "files_per_batch": 1, "format": "oms-typed"},
-            "sink": {"type": kind, "path": str(warehouse / kind)},
-            **self.words,
-        }
+    def __init__(self, folder: Path, content: dict[str, Any], warehouse: Path) -> None:
+        """Any: words of the YAML file."""
+        self.folder = folder
         settings = {**lakes(warehouse), "spark.ui.showConsoleProgress": "false"}
         folder.mkdir()
         (folder / "pipeline.json").write_text(json.dumps(content))
@@ -61,23 +58,34 @@ class Victim:
         assert process.returncode in (0, -signal.SIGKILL), (self.folder / "log").read_text()[-2000:]
         return process.returncode == 0
 
-    def kill_after(self, seconds: float) -> None:
+    def kill_after(self, seconds: float, meanwhile: Callable[[], object] = lambda: None) -> None:
         process = self.start()
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n", (self.folder / "log").read_text()[-2000:]
         time.sleep(seconds)
+        meanwhile()
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate(timeout=60)
 
 
+def from_files(folder: Path, kind: str, warehouse: Path) -> Victim:
+    """A victim that reads files in the folder's `messages`."""
+    content = {
+        "source": {"type": "files", "path": str(folder / "messages"), "files_per_batch": 1, "format": "oms-typed"},
+        "sink": {"type": kind, "path": str(warehouse / kind)},
+        "tables": TABLES_OF,
+    }
+    return Victim(folder, content, warehouse)
+
+
 def killed(victim: Victim, batches: list[list[str]], rng: random.Random) -> int:
     """The pipeline over all batches, killed after each step of the first one, then at random; how often."""
-    write(victim.messages, batches[:1])
+    write(victim.folder / "messages", batches[:1])
     step = 1
     while not victim.run(step):
         step += 1
-    write(victim.messages, batches[1:])
+    write(victim.folder / "messages", batches[1:])
     for _ in range(AT_RANDOM):
         victim.kill_after(rng.uniform(0.5, 12))
     assert victim.run()
@@ -92,7 +100,7 @@ def test_killed_after_every_step_and_at_random_the_tables_equal_the_model(
         shop = Shop(number, f"killed_{kind}", TABLES, keys=5)
         while len(shop.changes) < 80:
             shop.step()
-        victims.append(Victim(tmp_path / kind, kind, warehouse))
+        victims.append(from_files(tmp_path / kind, kind, warehouse))
         shops.append(shop)
     told = []
     for shop in shops:
@@ -103,8 +111,8 @@ def test_killed_after_every_step_and_at_random_the_tables_equal_the_model(
     with ThreadPoolExecutor(2) as pool:
         kills = list(pool.map(killed, victims, told, [random.Random(1), random.Random(2)]))
     assert sum(kills) > 50
-    for victim, shop in zip(victims, shops, strict=True):
-        made = pipeline(victim.kind, warehouse, victim.messages, **victim.words)
+    for kind, shop in zip(SINKS, shops, strict=True):
+        made = pipeline(kind, warehouse, tmp_path / kind / "messages", tables=TABLES_OF)
         for table in ("orders", "items"):
             rows = {key: row for (of, key), row in shop.model.rows.items() if of == table}
             assert stored(spark, made, shop.database, table) == rows

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,8 @@ from changeglot.held import Quarantine
 from changeglot.options import choice, construct, mapping, schema_of, word_in
 from changeglot.pipeline import Pipeline
 from changeglot.sinks import SINKS
+from changeglot.sinks.base import LakeSink
+from changeglot.sinks.messages import MessageSink
 from changeglot.sources import SOURCES
 from changeglot.target import Upkeep
 
@@ -53,13 +56,13 @@ def pipeline(content: Any, name: str) -> Pipeline:
         format_ = resolve(str(format_))
     for each in CODECS if format_ == "auto" else (format_,):
         codec(each, options)
-    sink = _typed(SINKS, mapping(words["sink"], "sink"), "sink")
+    sinks = _sinks(words["sink"])
     given = str(words.get("name", name))
     return Pipeline(
         name=given,
         source=_typed(SOURCES, source, "source"),
-        sink=sink,
-        checkpoint=str(words.get("checkpoint", f"{sink.path.rstrip('/')}/_changeglot/{given}")),
+        sinks=sinks,
+        checkpoint=str(words["checkpoint"]) if "checkpoint" in words else _checkpoint(sinks, given),
         rules=_rules(words.get("tables", [{"match": "*"}])),
         format=format_,
         options=options,
@@ -67,6 +70,34 @@ def pipeline(content: Any, name: str) -> Pipeline:
         quarantine=construct(Quarantine, words.get("quarantine", {}), "quarantine"),
         upkeep=construct(Upkeep, words.get("upkeep", {}), "upkeep"),
     )
+
+
+def _sinks(content: Any) -> tuple[LakeSink | MessageSink, ...]:
+    """Any: as a person writes them, one or a list."""
+    several = isinstance(content, list)
+    if several and not content:
+        raise ConfigError("sink", "is empty", hint="A pipeline has a sink: {type: ...}, or a list of them.")
+    made: list[LakeSink | MessageSink] = []
+    for number, each in enumerate(content if several else [content]):
+        path = f"sink[{number}]" if several else "sink"
+        one = _typed(SINKS, mapping(each, path), path)
+        if isinstance(one, MessageSink):
+            one = replace(one, format=resolve(one.format))
+            codec(one.format, {one.format: one.options})
+            one.check_words(path)
+        if one.name == "iceberg" and any(other.name == one.name for other in made):
+            raise ConfigError(path, "is a second Iceberg sink, and a session has one", hint="Use two pipelines.")
+        made.append(one)
+    return tuple(made)
+
+
+def _checkpoint(sinks: Sequence[LakeSink | MessageSink], name: str) -> str:
+    """Beside the tables."""
+    lakes = [sink for sink in sinks if isinstance(sink, LakeSink)]
+    if not lakes:
+        hint = "Name a folder for the pipeline's own notes: checkpoint: /var/lib/changeglot/shop"
+        raise ConfigError("checkpoint", "is missing, and there are no tables beside which it could be", hint=hint)
+    return f"{lakes[0].path.rstrip('/')}/_changeglot/{name}"
 
 
 def _rules(content: Any) -> tuple[Rule, ...]:
@@ -119,10 +150,11 @@ def json_schema() -> dict[str, Any]:
     formats = {"description": "of the messages", "enum": ["auto", *CODECS]}
     options = {"description": "of the formats, by their names", "type": "object"}
     text = {"type": "string"}
+    one_sink = either(SINKS)
     properties = {
         "name": {**text, "description": "of the pipeline; else that of the file"},
         "source": either(SOURCES, format=formats, options=options),
-        "sink": either(SINKS),
+        "sink": {"anyOf": [one_sink, {"type": "array", "items": one_sink, "minItems": 1}]},
         "tables": {"type": "array", "items": schema_of(Rule)},
         "schema_change": {"enum": list(POLICIES)},
         "quarantine": schema_of(Quarantine),

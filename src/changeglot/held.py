@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from changeglot.apply.order import ORDER
 from changeglot.apply.rows import given, s, sets, settled, t
+from changeglot.apply.tidings import table_name
 from changeglot.options import option
 from changeglot.sinks.base import LakeSink, Mark
 from changeglot.sources.base import PLACE
@@ -44,22 +45,24 @@ class Quarantine:
     )
 
     def held(
-        self, changes: DataFrame, sink: LakeSink, pipeline: str, table: str, replay: str | None = None
+        self, changes: DataFrame, sink: LakeSink, pipeline: str, table: str | None, replay: str | None = None
     ) -> DataFrame:
-        """The changes; a problem more for those behind one that is bad, here or in the quarantine.
+        """The changes, all of the table if one is named; a problem more for those behind a bad one of the same row.
 
-        What is on its way again by `replay` holds nothing up.
+        It may be here or in the quarantine. What is on its way again by `replay` holds nothing up.
         """
         if self.on_key_error != "hold":
             return changes
         spark, quarantine = changes.sparkSession, sink.identifier(*TABLE)
-        first = F.min(F.when(F.col("problem").isNotNull(), F.col(ORDER))).over(Window.partitionBy("__row"))
-        marked = changes.withColumn("__row", _row()).withColumn("__first", first)
+        first = F.min(F.when(F.col("problem").isNotNull(), F.col(ORDER))).over(Window.partitionBy("__table", "__row"))
+        marked = changes.withColumns({"__row": _row(), "__table": table_name()}).withColumn("__first", first)
         if sink.exists(spark, quarantine):
-            mine = (F.col("pipeline") == pipeline) & (F.col("table") == table) & F.col("row").isNotNull()
+            mine = (F.col("pipeline") == pipeline) & F.col("row").isNotNull()
+            mine = mine & (F.col("table") == table) if table else mine
             mine = mine & ~F.col("replay").eqNullSafe(F.lit(replay)) if replay else mine
-            kept = spark.table(quarantine).where(mine).groupBy("row").agg(F.min("order").alias("__held"))
-            marked = marked.join(F.broadcast(kept), F.col("__row") == F.col("row"), "left").drop("row")
+            kept = spark.table(quarantine).where(mine).groupBy("table", "row").agg(F.min("order").alias("__held"))
+            same = (F.col("__table") == F.col("table")) & (F.col("__row") == F.col("row"))
+            marked = marked.join(F.broadcast(kept), same, "left").drop("table", "row")
         else:
             marked = marked.withColumn("__held", F.lit(None).cast("string"))
         behind = F.least("__first", "__held")

@@ -62,7 +62,7 @@ def _others(df: DataFrame) -> list[str]:
 def _messages(df: DataFrame) -> DataFrame:
     if "value" not in df.columns:
         raise ConfigError("messages", "no column `value`", hint="Kafka's rows and lines of text have one.")
-    clash = set(_others(df)) & {*CHANGE.fieldNames(), *VERDICT.fieldNames(), "lost", "spoken"}
+    clash = set(_others(df)) & {*CHANGE.fieldNames(), *VERDICT.fieldNames(), "lost", "spoken", "part"}
     if clash:
         raise ConfigError(
             "messages",
@@ -193,10 +193,11 @@ def encode(
     tables: Tables | None = None,
     options: Options | None = None,
 ) -> DataFrame:
-    """The messages that tell the changes: `key` and `value` (BINARY), `spoken`, `lost`, `problem`, `raw`, and the rest.
+    """The messages that tell the changes: `key`, `value` (BINARY), `spoken`, `part`, `lost`, `problem`, `raw`, others.
 
-    `spoken` is true for a message to send. A change that the format has no word for, and a row with a `problem`, passes
-    through with no message and `spoken` false. `lost` names the fields of the change that the format does not carry.
+    `spoken` is true for a message to send; `part` tells which of its change's messages it is, from 0. A change that the
+    format has no word for, and a row with a `problem`, passes through with no message and `spoken` false. `lost` names
+    the fields of the change that the format does not carry.
     """
     each = codec(format, options, tables)
     kernel.prepare(changes.sparkSession)
@@ -233,6 +234,7 @@ def encode(
         F.when(F.col("__spoken"), key).alias("key"),
         F.when(F.col("__spoken"), value).alias("value"),
         F.col("__spoken").alias("spoken"),
+        F.col("__n").alias("part"),
         F.when(F.col("__n") == 0, F.coalesce(F.col("__lost"), nothing)).otherwise(nothing).alias("lost"),
         "problem",
         "raw",

@@ -55,6 +55,8 @@ def session(*, cores: int | None = None, driver_memory: str | None = None, **set
         **FAST,
         **{name.replace("__", "."): value for name, value in settings.items()},
     }
+    # Others' jars beside the kernel's, not in its place.
+    fixed["spark.jars"] = ",".join(dict.fromkeys([kernel.settings()["spark.jars"], *fixed["spark.jars"].split(",")]))
     for name, value in fixed.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()

@@ -13,9 +13,12 @@ from changeglot.errors import ConfigError
 T = TypeVar("T")
 
 
-def option(help: str, default: Any = dataclasses.MISSING, *, example: str = "") -> Any:
-    """A dataclass field with a sentence of help. Any: a field of whatever type the class declares."""
-    return dataclasses.field(default=default, metadata={"help": help, "example": example})
+def option(help: str, default: Any = dataclasses.MISSING, *, example: str = "", shown: bool = True) -> Any:
+    """A dataclass field with a sentence of help; a secret is not `shown` in its repr.
+
+    Any: a field of whatever type the class declares.
+    """
+    return dataclasses.field(default=default, repr=shown, metadata={"help": help, "example": example})
 
 
 def words(help: str, *, shown: bool = True) -> Any:

@@ -1,12 +1,13 @@
-"""A pipeline: messages of a source, decoded, applied to the tables of a sink, batch by batch and each batch once."""
+"""A pipeline: messages of a source, decoded, and applied to tables or sent as others, batch by batch."""
 
 from __future__ import annotations
 
 import json
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
@@ -18,32 +19,24 @@ from changeglot.apply import types
 from changeglot.apply.order import ORDER, number, order
 from changeglot.apply.route import Rule
 from changeglot.apply.rows import settled
-from changeglot.apply.tidings import tables
+from changeglot.apply.tidings import Told, tables
 from changeglot.held import MESSAGE, Quarantine
 from changeglot.layout import decode
 from changeglot.model import CHANGE
+from changeglot.notes import Notes
+from changeglot.seen import seen
+from changeglot.sending import Sending
 from changeglot.sinks.base import LakeSink, Mark
+from changeglot.sinks.delta import Delta
+from changeglot.sinks.messages import MessageSink
 from changeglot.sources.base import PLACE, MessageSource
 from changeglot.tables import Tables
-from changeglot.target import Applied, TableWork, Target, Upkeep
+from changeglot.target import Applied, Planned, TableWork, Target, Upkeep
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class Planned:
-    """What a pipeline would do with one table of the source."""
-
-    table: str
-    into: str
-    mode: tuple[str, ...]
-    key: tuple[str, ...]
-    columns: Mapping[str, str]
-    exists: bool
-    #: How the tables that are there would change, as (kind, column, what it becomes).
-    changes: tuple[tuple[str, str, str | None], ...]
-    #: What is not kept as the source has it.
-    losses: Mapping[str, str]
+#: Settings of which there may be several, with commas.
+_LISTS = ("spark.jars.packages", "spark.jars.excludes", "spark.jars", "spark.sql.extensions")
 
 
 @dataclass(frozen=True)
@@ -52,7 +45,8 @@ class Pipeline:
 
     name: str
     source: MessageSource
-    sink: LakeSink
+    #: Each gets every change, whatever the others do with it.
+    sinks: tuple[LakeSink | MessageSink, ...]
     checkpoint: str
     rules: tuple[Rule, ...] = (Rule("*"),)
     format: str = "auto"
@@ -63,17 +57,47 @@ class Pipeline:
     upkeep: Upkeep = field(default_factory=Upkeep)
 
     @property
-    def target(self) -> Target:
-        return Target(self.name, self.sink, self.rules, self.schema_change, self.quarantine, self.upkeep)
+    def sink(self) -> LakeSink:
+        """The first that has tables."""
+        return next(sink for sink in self.sinks if isinstance(sink, LakeSink))
+
+    @property
+    def targets(self) -> list[Target | Sending]:
+        """What becomes of the changes in each sink. The quarantine of each is its own."""
+        return [self._target(n, sink) for n, sink in enumerate(self.sinks)]
+
+    def _target(self, number: int, sink: LakeSink | MessageSink) -> Target | Sending:
+        name = f"{self.name}/{number}" if number else self.name
+        if isinstance(sink, LakeSink):
+            return Target(name, sink, self.rules, self.schema_change, self.quarantine, self.upkeep)
+        notes = f"{self._notes}/{number}"
+        return Sending(name, sink, self.rules, self._known(), self.quarantine, self._home, notes)
+
+    def _label(self, number: int) -> str:
+        """How a sink is told from the others: by its kind and, if there are several of it, its number from 0."""
+        kinds = [sink.name for sink in self.sinks]
+        return f"{kinds[number]} {number}" if kinds.count(kinds[number]) > 1 else kinds[number]
+
+    @property
+    def _home(self) -> LakeSink:
+        """Where the quarantine of messages is: a sink with tables if there is one, else beside the checkpoint."""
+        lakes = [sink for sink in self.sinks if isinstance(sink, LakeSink)]
+        return lakes[0] if lakes else Delta(path=f"{self._notes}/lake")
+
+    @property
+    def _notes(self) -> str:
+        return f"{self.checkpoint.rstrip('/')}/changeglot"
 
     def session_settings(self) -> dict[str, str]:
-        """What a session must be started with, for the source and the sink to work."""
-        packages = ",".join((*self.source.packages, *self.sink.packages))
-        return {
-            **({"spark.jars.packages": packages} if packages else {}),
-            **self.source.session_settings(),
-            **self.sink.session_settings(),
-        }
+        """What a session must be started with, for the source and the sinks to work."""
+        return session_settings((self.source, *self.sinks, self._home))
+
+    def check(self, spark: SparkSession) -> None:
+        """Raises what is wrong before anything is read: a service that does not answer, for instance."""
+        self.source.check(spark)
+        for sink in self.sinks:
+            if isinstance(sink, MessageSink):
+                sink.check(spark)
 
     def run(
         self, spark: SparkSession, *, once: bool = True, told: Callable[[Applied], None] = lambda _: None
@@ -93,14 +117,26 @@ class Pipeline:
         return (stream.trigger(availableNow=True) if once else stream).start()
 
     def apply(self, batch: DataFrame, mark: Mark) -> Applied:
-        """The messages of a batch, as the source gives them, in the tables. A second time it changes nothing."""
-        return self._apply(self.source.placed(batch), self.target, mark)
+        """The messages of a batch, as the source gives them, in the sinks. A second time it changes no table."""
+        changes, targets = self._changes(self.source.placed(batch)), self.targets
+        notes = Notes(batch.sparkSession, f"{self._notes}/seen")
+        first, *others = targets
+        if self.source.marked and not others and isinstance(first, Sending) and first.plain:
+            passed = first.pass_on(changes, mark, lambda rows: seen(rows, notes, mark.batch).some_twice)
+            if passed is not None:
+                return passed
+        changes = settled(changes)
+        if self.source.marked:
+            changes = seen(changes, notes, mark.batch).once()
+        return Applied.together({self._label(n): self._applied(changes, t, mark) for n, t in enumerate(targets)})
 
-    def _apply(self, messages: DataFrame, target: Target, mark: Mark) -> Applied:
+    def _changes(self, messages: DataFrame) -> DataFrame:
         # Decoding keeps the bytes of bad messages only; a change may prove bad when it is applied.
-        changes = settled(self._decoded(messages.withColumn(MESSAGE, F.struct("key", "value"))))
+        return self._decoded(messages.withColumn(MESSAGE, F.struct("key", "value")))
+
+    def _applied(self, changes: DataFrame, target: Target | Sending, mark: Mark) -> Applied:
         applied = target.apply(changes, mark)
-        logger.info("batch applied", extra={"pipeline": self.name, "batch": mark.batch})
+        logger.info("batch applied", extra={"pipeline": target.name, "batch": mark.batch})
         return applied
 
     def _decoded(self, messages: DataFrame) -> DataFrame:
@@ -119,60 +155,84 @@ class Pipeline:
     def plan(self, spark: SparkSession) -> list[Planned]:
         """What would be made of what the source has now; nothing is written."""
         changes = self._decoded(self.source.placed(self.source.sample(spark)))
-        found = []
-        for each in tables(changes).tables:
-            if not (rule := self.target.rule(each.name)):
+        told = tables(changes).tables
+        return [planned for target in self.targets for planned in self._planned(target, changes, told)]
+
+    def _planned(self, target: Target | Sending, changes: DataFrame, told: Sequence[Told]) -> Iterator[Planned]:
+        for each in told:
+            if not (rule := target.rule(each.name)):
                 continue
-            work = TableWork(self.target, changes, each, rule, Mark(self.name, 0))
+            if isinstance(target, Sending):
+                yield target.planned(each, rule)
+                continue
+            work = TableWork(target, changes, each, rule, Mark(self.name, 0))
             work.check()
             losses = {n: loss for n, kind in {**each.declared, **rule.columns}.items() if (loss := types.loss(kind))}
             steps = {step for made in work.evolutions.values() for step in made.steps}
-            found.append(
-                Planned(
-                    table=each.name,
-                    into=".".join(work.place),
-                    mode=rule.mode,
-                    key=work.key,
-                    columns=work.columns,
-                    exists=any(work.stored.values()),
-                    changes=tuple(sorted(steps, key=str)),
-                    losses=losses,
-                )
+            yield Planned(
+                table=each.name,
+                into=".".join(work.place),
+                mode=rule.mode,
+                key=work.key,
+                columns=work.columns,
+                exists=any(work.stored.values()),
+                changes=tuple(sorted(steps, key=str)),
+                losses=losses,
             )
-        return found
 
     def quarantined(self, spark: SparkSession, ids: Sequence[str] = (), table: str = "") -> DataFrame | None:
         """What the quarantine holds, of the ids or the table if they are named; None if it was never used."""
-        found = held.kept(spark, self.sink, self.name)
-        if found is None:
-            return None
-        found = found.where(F.col("id").isin(*ids)) if ids else found
-        return found.where(F.col("table") == table) if table else found
+        found = [each for target in self.targets if (each := _quarantined(spark, target, ids, table)) is not None]
+        return reduce(DataFrame.unionByName, found) if found else None
 
     def replay(self, spark: SparkSession, ids: Sequence[str] = (), table: str = "") -> Applied | None:
         """What the quarantine holds once more, as the pipeline is now: rows go where they would have been.
 
         What is bad again stays there. None: there was nothing to replay.
         """
-        found = self.quarantined(spark, ids, table)
-        if found is None or found.isEmpty():
-            return None
-        replay = uuid.uuid4().hex
-        released = held.release(found, self.sink, replay)
-        messages = released.dropDuplicates(["place"]).select("key", "value", F.col("place").alias(PLACE))
-        target = replace(self.target, replay=replay)
-        applied = self._apply(messages, target, Mark(f"{self.name}/replay/{replay}", 0, replayed=False))
-        # What was bad again has been written anew, and bears the replay no more.
-        held.forget(released, self.sink)
-        return applied
+        done = {}
+        for n, target in enumerate(self.targets):
+            found = _quarantined(spark, target, ids, table)
+            if found is None or found.isEmpty():
+                continue
+            replay = uuid.uuid4().hex
+            released = held.release(found, target.lake, replay)
+            messages = released.dropDuplicates(["place"]).select("key", "value", F.col("place").alias(PLACE))
+            mark = Mark(f"{self.name}/replay/{replay}", 0, replayed=False)
+            done[self._label(n)] = self._applied(settled(self._changes(messages)), replace(target, replay=replay), mark)
+            # What was bad again has been written anew, and bears the replay no more.
+            held.forget(released, target.lake)
+        return Applied.together(done) if done else None
 
     def forget(self, spark: SparkSession, ids: Sequence[str] = (), table: str = "") -> int:
         """Drops what the quarantine holds; gives how much it was."""
-        found = self.quarantined(spark, ids, table)
-        count = 0 if found is None else found.count()
-        if found is not None and count:
-            held.forget(found, self.sink)
+        count = 0
+        for target in self.targets:
+            found = _quarantined(spark, target, ids, table)
+            mine = 0 if found is None else found.count()
+            if found is not None and mine:
+                held.forget(found, target.lake)
+            count += mine
         return count
+
+
+def _quarantined(spark: SparkSession, target: Target | Sending, ids: Sequence[str], table: str) -> DataFrame | None:
+    found = held.kept(spark, target.lake, target.name)
+    if found is None:
+        return None
+    found = found.where(F.col("id").isin(*ids)) if ids else found
+    return found.where(F.col("table") == table) if table else found
+
+
+def session_settings(parts: Iterable[MessageSource | LakeSink | MessageSink]) -> dict[str, str]:
+    """What a session must be started with, for all of them to work in it."""
+    joined: dict[str, str] = {}
+    for part in parts:
+        packages = {"spark.jars.packages": ",".join(part.packages)} if part.packages else {}
+        for name, value in {**packages, **part.session_settings()}.items():
+            several = joined.get(name, "").split(",") if name in _LISTS and name in joined else []
+            joined[name] = ",".join(dict.fromkeys([*several, *value.split(",")])) if name in _LISTS else value
+    return joined
 
 
 def _query_id(spark: SparkSession, checkpoint: str) -> str:

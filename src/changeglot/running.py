@@ -13,14 +13,23 @@ from typing import TYPE_CHECKING, Any
 
 from changeglot.errors import ChangeglotError, ConfigError, PipelineFailed
 from changeglot.explain import table
-from changeglot.pipeline import Pipeline, Planned
-from changeglot.target import Applied
+from changeglot.pipeline import Pipeline
+from changeglot.sending import Sending
+from changeglot.target import Applied, Planned
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 #: How much of a message is shown.
 _SHOWN = 2000
+#: What Spark says that it does while it waits for a source, and the seconds after which that is told.
+_ASKING, _PATIENCE = "Getting offsets from", 30
+
+
+#: By what of their errors transports tell that messages are gone, and that nobody is there.
+_GONE = ("may have been lost", "KAFKA_DATA_LOSS", "OffsetGone", "OffsetOutOfRange")
+_AWAY = ("kafka.common.errors.TimeoutException", "BrokerNotAvailable", "Unreachable")
 
 
 @dataclass
@@ -35,6 +44,11 @@ class Progress:
     quarantined: int = 0
     tables: Counter[str] = field(default_factory=Counter)
     passed_over: Counter[str] = field(default_factory=Counter)
+    untold: int = 0
+    lost: dict[str, Counter[str]] = field(default_factory=dict)
+    waiting: int = 0
+    asked: float = field(default_factory=time.monotonic)
+    complaints: int = 0
 
     def tell(self, applied: Applied) -> None:
         now = time.monotonic()
@@ -42,18 +56,44 @@ class Progress:
         self.last = now
         self.batches += 1
         self.quarantined += applied.quarantined
+        self.untold += applied.untold
         self.tables.update(applied.tables)
         for name in applied.passed_over.keys() - self.passed_over.keys():
             self.say(f"{name}: no rule of the pipeline takes this table; its changes are passed over")
         self.passed_over.update(applied.passed_over)
+        for spoken, fields in applied.lost.items():
+            new = fields.keys() - self.lost.get(spoken, Counter()).keys()
+            self.lost.setdefault(spoken, Counter()).update(fields)
+            if new and not self.quiet:
+                self.say(f"{spoken} does not carry {', '.join(sorted(new))}: left out")
         if self.quiet:
             return
         behind = f", {_ago(applied.newest)} behind" if applied.newest else ""
         bad = f", {applied.quarantined:,} to the quarantine" if applied.quarantined else ""
+        bad += f", {applied.untold:,} that the format has no word for" if applied.untold else ""
         rate = f"{changes:,} changes of {len(applied.tables)} tables in {seconds:.1f} s"
         rate += f" ({changes / seconds:,.0f}/s)" if seconds > 0 else ""
-        line = f"batch {applied.batch}: {rate}{behind}{bad}"
+        line = f"batch {applied.batch}: {rate}{behind}{self._waiting()}{bad}"
         print(f"\r\033[K{line}" if self.shown else line, end="" if self.shown else "\n", file=sys.stderr, flush=True)
+
+    def _waiting(self) -> str:
+        """How many messages the source still had when the batch before was cut."""
+        return f", {self.waiting:,} messages to go" if self.waiting else ""
+
+    def watch(self, query: StreamingQuery) -> None:
+        """Says so when the source has not answered for a while, and again as long as it does not."""
+        last = query.lastProgress
+        self.waiting = sum(_behind(source) for source in last["sources"]) if last else 0
+        now, asks = time.monotonic(), query.status["message"].startswith(_ASKING)
+        if not asks:
+            self.asked = now
+        elif now - self.asked > _PATIENCE * (self.complaints + 1):
+            self.complaints += 1
+            self.say(f"stalled: the source has not answered for {now - self.asked:.0f} s")
+            return
+        if not asks and self.complaints:
+            self.complaints = 0
+            self.say("the source answers again")
 
     def say(self, line: str) -> None:
         print(f"\r\033[K{line}" if self.shown else line, file=sys.stderr)
@@ -65,6 +105,8 @@ class Progress:
             "changes": dict(sorted(self.tables.items())),
             "quarantined": self.quarantined,
             "passed_over": dict(sorted(self.passed_over.items())),
+            "untold": self.untold,
+            "lost": {spoken: dict(sorted(fields.items())) for spoken, fields in sorted(self.lost.items())},
             "seconds": round(time.monotonic() - self.begun, 1),
         }
 
@@ -78,16 +120,49 @@ def _ago(moment: datetime) -> str:
     return f"{seconds:.0f} s"
 
 
+@dataclass
+class Hearts:
+    """Topics that want a heartbeat when nothing else comes."""
+
+    targets: Sequence[Sending]
+    beaten: dict[str, float] = field(default_factory=dict)
+
+    def beat(self, spark: SparkSession, last: float) -> None:
+        """Sends those that are due, of a pipeline whose last batch was then."""
+        for target in self.targets:
+            now = time.monotonic()
+            if now - max(last, self.beaten.get(target.name, 0)) >= target.sink.heartbeat:
+                target.beat(spark)
+                self.beaten[target.name] = now
+
+
+def _behind(source: Any) -> int:
+    """How many messages a transport with numbered ones has beyond the last batch. Any: what Spark tells of a source."""
+    try:
+        latest, end = json.loads(source["latestOffset"]), json.loads(source["endOffset"])
+        return sum(
+            int(offset) - int(end.get(topic, {}).get(lane, offset))
+            for topic, lanes in latest.items()
+            for lane, offset in lanes.items()
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return 0
+
+
 def run(pipeline: Pipeline, spark: SparkSession, *, once: bool, quiet: bool, as_json: bool) -> bool:
     """Runs it to its end; true if nothing went to the quarantine."""
     from pyspark.errors import StreamingQueryException
 
     progress = Progress(quiet=quiet or as_json, shown=sys.stderr.isatty())
+    pipeline.check(spark)
+    hearts = Hearts([target for target in pipeline.targets if isinstance(target, Sending) and target.sink.heartbeat])
     query = pipeline.run(spark, once=once, told=progress.tell)
     try:
         # In short steps: an interrupt is not heard within one.
         while not query.awaitTermination(1):
-            pass
+            progress.watch(query)
+            if not once:
+                hearts.beat(spark, progress.last)
     except StreamingQueryException as error:
         raise failure(error, pipeline) from error
     finally:
@@ -112,6 +187,16 @@ def failure(error: Exception, pipeline: Pipeline) -> ChangeglotError:
     told = [line.strip() for line in text.splitlines() if line.strip()]
     causes = [line.partition("Caused by: ")[2] for line in told if line.startswith("Caused by: ")]
     what = causes[-1] if causes else told[0] if told else type(error).__name__
+    if "Traceback (most recent call last)" in what:
+        # Python's own errors say at the end what happened.
+        what = next((line for line in text.partition(what)[2].splitlines() if line and not line[0].isspace()), what)
+    if any(word in text for word in _GONE):
+        said = f"messages are gone that were not read: {what}"
+        hint = "A topic was deleted, or kept them too short a time. fail_on_data_loss: false goes on with the rest."
+        return ConfigError("source", said, hint=hint)
+    if any(word in text for word in _AWAY):
+        hint = "When it is there again, start the pipeline again: it goes on where it was."
+        return PipelineFailed(f'pipeline "{pipeline.name}" stopped: the broker does not answer: {what}', hint=hint)
     if any(word in what.lower() for word in ("checkpoint", "offset", "json")) or pipeline.checkpoint in what:
         hint = f"Its notes are in {pipeline.checkpoint}. If they are damaged, remove them: all is read again, and what "
         return ConfigError("checkpoint", what, hint=hint + "the tables have is not applied twice.")

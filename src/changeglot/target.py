@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial, reduce
 from typing import Any
@@ -62,13 +63,49 @@ class Upkeep:
 
 @dataclass(frozen=True)
 class Applied:
-    """What a batch did: changes by table, what went to the quarantine or no rule took, the newest commit's time."""
+    """What a batch did: changes by table, what went to the quarantine or no rule took, the newest commit's time.
+
+    `untold`: what a format of messages has no word for, a statement for instance. `lost`: by format, how many changes
+    had a field that it does not carry.
+    """
 
     batch: int
     tables: Mapping[str, int]
     quarantined: int
     passed_over: Mapping[str, int]
     newest: datetime | None
+    untold: int = 0
+    lost: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    @classmethod
+    def together(cls, several: Mapping[str, Applied]) -> Applied:
+        """What one batch did in several sinks, by their names; with one sink its own."""
+        if len(several) == 1:
+            return next(iter(several.values()))
+        first = next(iter(several.values()))
+        return replace(
+            first,
+            tables={f"{sink}: {table}": n for sink, each in several.items() for table, n in each.tables.items()},
+            quarantined=sum(each.quarantined for each in several.values()),
+            untold=sum(each.untold for each in several.values()),
+            lost={spoken: fields for each in several.values() for spoken, fields in each.lost.items()},
+        )
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a pipeline would do with one table of the source."""
+
+    table: str
+    into: str
+    mode: tuple[str, ...]
+    key: tuple[str, ...]
+    columns: Mapping[str, str]
+    exists: bool
+    #: How the tables that are there would change, as (kind, column, what it becomes).
+    changes: tuple[tuple[str, str, str | None], ...]
+    #: What is not kept as the source has it.
+    losses: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -83,6 +120,11 @@ class Target:
     upkeep: Upkeep
     #: The name of what is on its way again out of the quarantine, if it is that.
     replay: str | None = None
+
+    @property
+    def lake(self) -> LakeSink:
+        """Where the quarantine is."""
+        return self.sink
 
     def rule(self, table: str) -> Rule | None:
         """The first that takes the table."""
@@ -110,13 +152,11 @@ class Target:
             quarantined = self.quarantine.keep(every, self.sink, self.name, mark, table_name())
         if self.upkeep.every and (mark.batch + 1) % self.upkeep.every == 0:
             self.tidy(changes.sparkSession, work)
-        return Applied(
-            mark.batch,
-            {".".join(each.place): each.told.changes for each in work},
-            quarantined,
-            {each.name: each.changes for each in told.tables if not self.rule(each.name)},
-            told.newest,
-        )
+        filled: Counter[str] = Counter()
+        for each in work:
+            filled[".".join(each.place)] += each.told.changes
+        _, passed_over = told.counts(lambda each: self.rule(each.name) is not None)
+        return Applied(mark.batch, dict(filled), quarantined, passed_over, told.newest)
 
     def tidy(self, spark: SparkSession, work: Sequence[TableWork]) -> None:
         for each in work:

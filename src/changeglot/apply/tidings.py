@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -57,6 +58,14 @@ class Tidings:
     tables: Sequence[Told]
     bad: int
     newest: datetime | None
+
+    def counts(self, takes: Callable[[Told], bool]) -> tuple[dict[str, int], dict[str, int]]:
+        """How many changes the tables have, by name: of those that are taken, and of the others."""
+        taken: Counter[str] = Counter()
+        others: Counter[str] = Counter()
+        for each in self.tables:
+            (taken if takes(each) else others)[each.name] += each.changes
+        return dict(taken), dict(others)
 
 
 def watched(rows: DataFrame, facts: Mapping[str, Column]) -> tuple[DataFrame, Callable[[], Mapping[str, Any]]]:

@@ -60,7 +60,7 @@ class Electric(Codec):
                 "a truncate is a must-refetch",
                 lambda c: F.coalesce(lookup(WORDS, c["op"]), c["op"]),
             ),
-            Loss("phase", "a row without an lsn is a snapshot's", _phase),
+            Loss("phase", "a row without an lsn and txids is a snapshot's", _phase),
             Loss("relation", "schema and table only; a database stands for a schema", _relation),
             Loss(
                 "key",
@@ -184,14 +184,16 @@ class Electric(Codec):
         order = headers["op_position"]
         return change(
             op=op,
-            phase=F.when(headers["lsn"].isNotNull(), Phase.STREAM).when(op == Op.INSERT, Phase.SNAPSHOT),
+            phase=F.when(headers["lsn"].isNotNull() | (is_row & headers["txids"].isNotNull()), Phase.STREAM).when(
+                op == Op.INSERT, Phase.SNAPSHOT
+            ),
             relation=F.when(is_row, relation),
             key=F.when(is_row, key),
             before=before,
             after=after,
             columns=columns,
             position=sequence(lsn, order),
-            transaction=group("transaction", ids=headers["txids"], order=order, last=headers["last"]),
+            transaction=group("transaction", ids=_some(headers["txids"]), order=order, last=headers["last"]),
             extra=kernel.note(
                 kernel.overlay(headers["rest"], b["rest"]),
                 # The names of the key's columns may not be known: the key itself then is.
@@ -241,14 +243,16 @@ class Electric(Codec):
         position = F.get(c["position"], 0)
         lsn = position.cast("string")
         # Digits are a JSON number, any other text becomes a string: numbers are what clients compare.
-        ids = c["transaction"]["ids"].cast("array<binary>")
+        ids = _some(c["transaction"]["ids"]).cast("array<binary>")
+        # Only a snapshot's rows have no transaction: one that is not known is an empty list.
+        unknown = F.when((c["phase"] == Phase.STREAM) & lsn.isNull(), F.array().cast("array<binary>"))
         headers = F.struct(
             F.when(is_row, c["op"]).alias("operation?"),
             lookup(WORDS, c["op"]).alias("control?"),
             F.when(is_row, F.array(relation["schema"], relation["table"])).alias("relation?"),
             F.when(is_row, lsn).alias("lsn?"),
             F.when(is_row, F.try_add(order, F.when(part == "insert", 1).otherwise(0))).alias("op_position?"),
-            F.when(is_row, ids).alias("txids?"),
+            F.when(is_row, F.coalesce(ids, unknown)).alias("txids?"),
             F.when(is_row & (part != "delete") & c["transaction"]["last"], F.lit(True)).alias("last?"),
             F.coalesce(
                 raw(extra, "electric.key_change_to"),
@@ -317,8 +321,14 @@ def _tells_old(c: Change) -> Column:
 
 
 def _phase(c: Change) -> Column:
-    row = c["op"].isin(*Op.ROWS)
-    return F.when(row & F.get(c["position"], 0).isNotNull(), Phase.STREAM).when(c["op"] == Op.INSERT, Phase.SNAPSHOT)
+    ids = F.size(F.coalesce(c["transaction"]["ids"], F.array().cast("array<string>"))) > 0
+    told = F.get(c["position"], 0).isNotNull() | ids | F.coalesce(c["phase"] == Phase.STREAM, F.lit(False))
+    return F.when(c["op"].isin(*Op.ROWS) & told, Phase.STREAM).when(c["op"] == Op.INSERT, Phase.SNAPSHOT)
+
+
+def _some(ids: Column) -> Column:
+    """The ids; NULL if there are none."""
+    return F.when(F.size(ids) > 0, ids)
 
 
 def _relation(c: Change) -> Column:
@@ -340,5 +350,5 @@ def _transaction(c: Change) -> Column:
     last = F.when(c["transaction"]["last"], F.lit(True))
     return F.when(
         c["op"].isin(*Op.ROWS),
-        group("transaction", ids=c["transaction"]["ids"], order=_order(c), last=last),
+        group("transaction", ids=_some(c["transaction"]["ids"]), order=_order(c), last=last),
     )

@@ -72,6 +72,11 @@ def quote(text: Column) -> Column:
     return _call("quote", text)
 
 
+def murmur2(content: Column) -> Column:
+    """INT: the hash of a BINARY by which clients of Kafka choose a partition."""
+    return _call("murmur2", content)
+
+
 def canonical(image: Column, columns: Column, rules: Mapping[str, str]) -> Column:
     """STRUCT<values, problem>: an image that was read, in canonical text, by the rule for each column's type."""
     return _call("canonical", image, columns, table(rules))

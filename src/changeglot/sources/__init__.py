@@ -4,5 +4,7 @@ from __future__ import annotations
 
 from changeglot.sources.base import MessageSource
 from changeglot.sources.files import Files
+from changeglot.sources.kafka import Kafka
+from changeglot.sources.rocketmq import RocketMQ
 
-SOURCES: dict[str, type[MessageSource]] = {"files": Files}
+SOURCES: dict[str, type[MessageSource]] = {"files": Files, "kafka": Kafka, "rocketmq": RocketMQ}

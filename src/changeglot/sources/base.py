@@ -10,6 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 #: The column in which a source says where a message stood: text that sorts as the transport's order does.
 PLACE = "place"
+#: Columns of a transport that may give a message twice: what keeps its messages in order (a partition, a queue), and
+#: what a pipeline that sent the message wrote on it; NULL on others' messages.
+LANE, SENT = "__read_from", "__sent_as"
 
 
 @dataclass(frozen=True)
@@ -19,10 +22,16 @@ class MessageSource(ABC):
     name: ClassVar[str]
     #: Packages that Spark needs, by their Maven coordinates.
     packages: ClassVar[tuple[str, ...]] = ()
+    #: Does `placed` give LANE and SENT?
+    marked: ClassVar[bool] = False
 
     def session_settings(self) -> dict[str, str]:
         """What a session must be started with."""
         return {}
+
+    @abstractmethod
+    def check(self, spark: SparkSession) -> None:
+        """Raises what is wrong before a stream begins: a service that does not answer, for instance."""
 
     @abstractmethod
     def messages(self, spark: SparkSession) -> DataFrame:
@@ -34,4 +43,4 @@ class MessageSource(ABC):
 
     @abstractmethod
     def placed(self, batch: DataFrame) -> DataFrame:
-        """DataFrame<key BINARY, value BINARY, place STRING> of a batch of them."""
+        """DataFrame<key BINARY, value BINARY, place STRING> of a batch of them; if `marked`, LANE and SENT too."""

@@ -30,6 +30,9 @@ class Files(MessageSource):
     def session_settings(self) -> dict[str, str]:
         return {"spark.sql.files.maxPartitionBytes": _PIECE, "spark.sql.files.openCostInBytes": _PIECE}
 
+    def check(self, spark: SparkSession) -> None:
+        """Spark itself says what is not there."""
+
     def messages(self, spark: SparkSession) -> DataFrame:
         reader = spark.readStream.format("text").schema("value STRING").option("lineSep", "\n")
         return _facts(reader.option("maxFilesPerTrigger", str(self.files_per_batch)).load(self._streamed(spark)))

@@ -36,6 +36,7 @@ public final class Kernel implements FunctionCatalog {
       Map.entry("read", Read::new),
       Map.entry("write", Write::new),
       Map.entry("quote", Quote::new),
+      Map.entry("murmur2", Murmur2::new),
       Map.entry("canonical", Canonical::new),
       Map.entry("spelled", Spelled::new),
       Map.entry("overlay", t -> isMap(t) ? new OverlayValues(t) : new OverlayImage(t)),
@@ -232,6 +233,43 @@ public final class Kernel implements FunctionCatalog {
 
     public byte[] invoke(InternalRow a) {
       return a.isNullAt(0) ? null : state().write(a.getUTF8String(0));
+    }
+  }
+
+  /** murmur2(bytes): the hash, 32 bits, by which clients of Kafka choose a partition. Spark has only its successor. */
+  public static final class Murmur2 extends Bound<Integer, Void> {
+    private static final int SEED = 0x9747b28c;
+    private static final int MIX = 0x5bd1e995;
+
+    Murmur2(StructType types) {
+      super(DataTypes.IntegerType, types);
+    }
+
+    @Override
+    Void fresh() {
+      return null;
+    }
+
+    public Integer invoke(InternalRow a) {
+      return a.isNullAt(0) ? null : hash(a.getBinary(0));
+    }
+
+    private static int hash(byte[] bytes) {
+      int whole = bytes.length & ~3;
+      int hash = SEED ^ bytes.length;
+      for (int i = 0; i < whole; i += 4) {
+        int word = (bytes[i] & 255) | (bytes[i + 1] & 255) << 8 | (bytes[i + 2] & 255) << 16 | bytes[i + 3] << 24;
+        word *= MIX;
+        word = (word ^ word >>> 24) * MIX;
+        hash = hash * MIX ^ word;
+      }
+      if (whole < bytes.length) {
+        int rest = 0;
+        for (int i = bytes.length - 1; i >= whole; i--) rest = rest << 8 | bytes[i] & 255;
+        hash = (hash ^ rest) * MIX;
+      }
+      hash = (hash ^ hash >>> 13) * MIX;
+      return hash ^ hash >>> 15;
     }
   }
 

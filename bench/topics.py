@@ -1,0 +1,308 @@
+"""Topics: what translating one costs beside copying it, and how long a message is on its way.
+
+usage: topics.py, after run.py: brings its results.md up to date. `--quick` is a trial with few messages.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
+from itertools import cycle, islice
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import linear_regression, quantiles
+
+import generate
+import meter
+import run
+from apply import alone
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from results import DelayRun, TopicRun
+from shop import TABLES, Data
+from worker import Run, Worker
+
+from changeglot import jars, rocketmq
+from changeglot.apply.route import Rule
+from changeglot.pipeline import Pipeline
+from changeglot.sinks.delta import Delta
+from changeglot.sinks.kafka import Kafka as KafkaSink
+from changeglot.sources.kafka import Kafka as KafkaSource
+from changeglot.target import LOG
+
+HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "tools"))
+
+from services import Kafka, RocketMQ  # noqa: E402  # The folder of tools is none of Python's.
+
+DATA = HERE / "data" / "topics"
+ROUNDS = 3
+LANES = 2
+SHOP = "shop"
+RATES = (1_000, 20_000)
+#: Seconds for which messages that were sent are waited for.
+PATIENCE = 60
+#: Different messages that are sent again and again where the delay is measured.
+DIFFERENT = 10_000
+
+#: A contender: in the round of that number, what it took and what then was there.
+Turn = Callable[[int], tuple[Run, int]]
+
+
+def timed(job: Callable[[], object], *others: int) -> Run:
+    """What a job takes in this process and those below it, but for the processes of others among them."""
+
+    def cpu() -> float:
+        return meter.cpu_seconds(os.getpid()) - sum(map(meter.cpu_seconds, others))
+
+    begun, before = time.monotonic(), cpu()
+    job()
+    return Run(time.monotonic() - begun, cpu() - before, 0)
+
+
+def turns(part: str, messages: int, rounds: int, contenders: dict[str, Turn]) -> list[TopicRun]:
+    """Every contender once a round, taking turns; the first round is to warm up."""
+    found = {who: TopicRun(part, who, messages, [], [], []) for who in contenders}
+    for number in range(rounds + 1):
+        for who, turn in contenders.items():
+            took, out = turn(number)
+            run.say(f"round {number}: {part}, {who}: {took.wall:.1f} s, {took.cpu:.1f} s of CPU; {out:,} out")
+            if number:
+                found[who].clock.append(took.wall)
+                found[who].cpu.append(took.cpu)
+                found[who].out.append(out)
+    return list(found.values())
+
+
+class Topics:
+    """The topics of a broker of Kafka's, each of two partitions."""
+
+    def __init__(self, spark: SparkSession, kafka: Kafka) -> None:
+        self.spark, self.kafka, self.address = spark, kafka, kafka.address
+
+    def _admin(self) -> AdminClient:
+        # A new one each time: it would look for the broker, and complain, when that is gone. It tells of warnings only.
+        return AdminClient({"bootstrap.servers": self.address, "log_level": 4})
+
+    def make(self, topic: str) -> str:
+        admin = self._admin()
+        admin.create_topics([NewTopic(topic, LANES, 1)])[topic].result()
+        return topic
+
+    def drop(self, topic: str) -> int:
+        """How many messages the topic had, which is gone then."""
+        looking = Consumer({"bootstrap.servers": self.address, "group.id": "bench"})
+        bounds = [looking.get_watermark_offsets(TopicPartition(topic, lane)) for lane in range(LANES)]
+        looking.close()
+        admin = self._admin()
+        admin.delete_topics([topic])[topic].result()
+        return sum(end - first for first, end in bounds)
+
+    def load(self, data: Data, messages: int) -> None:
+        """The shop's Canal messages, as many as are wanted, each partition with those of one file."""
+        lane = f"partition < {LANES} AND offset < {messages // LANES}"
+        wanted = self.spark.read.parquet(str(data.parquet("canal"))).where(lane).select("value", "partition")
+        to = {"kafka.bootstrap.servers": self.address, "topic": self.make(SHOP)}
+        wanted.write.format("kafka").options(**to).save()
+
+    def copied(self, to: str, *, sink: str) -> StreamingQuery:
+        """Spark's own: keys and values as they are, into a topic or a Delta table."""
+        read = {"kafka.bootstrap.servers": self.address, "subscribe": SHOP, "startingOffsets": "earliest"}
+        rows = self.spark.readStream.format("kafka").options(**read).load().select("key", "value")
+        where = {"kafka.bootstrap.servers": self.address, "topic": to} if sink == "kafka" else {"path": to}
+        write = rows.writeStream.format(sink).options(**where, checkpointLocation=checkpoint())
+        return write.trigger(availableNow=True).start()
+
+    def pipeline(self, source: str, sink: Delta | KafkaSink, into: str = "") -> Pipeline:
+        """From Canal messages into the sink; into its tables as a log of changes."""
+        return Pipeline(
+            name="bench",
+            source=KafkaSource(self.address, (source,)),
+            sinks=(sink,),
+            checkpoint=checkpoint(),
+            rules=(Rule("*", into=into, mode=("append",)),),
+            format="canal",
+        )
+
+    def sink(self, topic: str, spoken: str, **options: str) -> KafkaSink:
+        return KafkaSink(servers=self.address, topic=topic, format=spoken, options=options)
+
+
+def checkpoint() -> str:
+    """A new one."""
+    return str(DATA / "checkpoints" / str(time.time_ns()))
+
+
+def to_kafka(topics: Topics, messages: int, rounds: int) -> list[TopicRun]:
+    """A topic into another one."""
+
+    def turn(start: Callable[[str], StreamingQuery]) -> Turn:
+        def one(_: int) -> tuple[Run, int]:
+            to = topics.make(f"out-{time.time_ns()}")
+            took = timed(lambda: start(to).awaitTermination(), topics.kafka.pid)
+            return took, topics.drop(to)
+
+        return one
+
+    def translated(spoken: str, **options: str) -> Turn:
+        return turn(lambda to: topics.pipeline(SHOP, topics.sink(to, spoken, **options)).run(topics.spark))
+
+    contenders = {
+        "Spark, copied": turn(lambda to: topics.copied(to, sink="kafka")),
+        "changeglot, canal to canal": translated("canal"),
+        "changeglot, canal to arcion without schemas": translated("arcion", schemas="false"),
+    }
+    return turns("Kafka to Kafka", messages, rounds, contenders)
+
+
+def to_delta(topics: Topics, messages: int, rounds: int) -> list[TopicRun]:
+    """A topic into Delta tables, all of its changes."""
+    sink = Delta(path=str(DATA / "delta"))
+
+    def copied(number: int) -> tuple[Run, int]:
+        path = str(DATA / "raw" / str(number))
+        took = timed(lambda: topics.copied(path, sink="delta").awaitTermination(), topics.kafka.pid)
+        return took, topics.spark.read.format("delta").load(path).count()
+
+    def logged(number: int) -> tuple[Run, int]:
+        made = topics.pipeline(SHOP, sink, f"shop_{number}.{{table}}")
+        took = timed(lambda: made.run(topics.spark).awaitTermination(), topics.kafka.pid)
+        logs = (topics.spark.table(sink.identifier(f"shop_{number}", table + LOG)) for table in TABLES)
+        return took, sum(log.count() for log in logs)
+
+    return turns("Kafka to Delta", messages, rounds, {"Spark, bytes": copied, "changeglot, append": logged})
+
+
+def from_rocketmq(spark: SparkSession, data: Data, messages: int, rounds: int) -> list[TopicRun]:
+    """A topic of RocketMQ's, read and dropped."""
+    rocketmq.register(spark)
+    with RocketMQ.start(DATA / "services") as service:
+        server = {"nameServers": service.address}
+        wanted = spark.read.parquet(str(data.parquet("canal"))).where(f"partition < 2 AND offset < {messages // 2}")
+        wanted.select("value").write.format("rocketmq").options(**server, topic=SHOP).mode("append").save()
+        rows = spark.read.format("rocketmq").options(**server, topics=SHOP).load()
+        # A broker finds messages a little after it has taken them.
+        deadline = time.monotonic() + PATIENCE
+        while (there := rows.count()) < messages and time.monotonic() < deadline:
+            time.sleep(0.5)
+        classes = os.pathsep.join(map(str, jars.resolve(["org.apache.rocketmq:rocketmq-client:5.5.0"])))
+        client = [
+            *("java", "-Xmx1g", "-XX:+UseParallelGC", f"-Duser.home={DATA}", "-cp", classes),
+            *(str(HERE / "java" / "Reader.java"), service.address, SHOP, str(messages)),
+        ]
+        with closing(Worker(client, DATA.parent / "logs" / "rocketmq.log")) as java:
+
+            def theirs(_: int) -> tuple[Run, int]:
+                # It tells of it, if it has not read them all.
+                return java.run(java.contenders[0]), messages
+
+            def ours(_: int) -> tuple[Run, int]:
+                job = rows.write.format("noop").mode("overwrite").save
+                return timed(job, service.pid, java.process.pid), there
+
+            contenders = {"RocketMQ's client in Java": theirs, "changeglot, source of Spark": ours}
+            return turns("RocketMQ", messages, rounds, contenders)
+
+
+def send(address: str, topic: str, lines: Sequence[bytes], rate: int, seconds: int) -> float:
+    """Sends so many messages a second, evenly, each with the time in its `es`; gives how many a second it were."""
+    halves = [re.split(rb'(?<="es":)\d+', line, maxsplit=1) for line in lines]
+    producer = Producer({"bootstrap.servers": address, "queue.buffering.max.messages": 10_000_000})
+    begun, sent, messages = time.time(), 0, cycle(halves)
+    while sent < rate * seconds:
+        now = time.time()
+        due = min(rate * seconds, int((now - begun) * rate))
+        stamp = b"%d" % (now * 1000)
+        for head, tail in islice(messages, due - sent):
+            producer.produce(topic, head + stamp + tail)
+        sent = due
+        producer.poll(0.002)
+    producer.flush()
+    return sent / (time.time() - begun)
+
+
+def receive(address: str, topic: str, count: int, warm: int, seconds: int) -> dict[str, object]:
+    """The fields of a DelayRun that a reader of the translated messages, `count` in all, comes to know."""
+    stamped = re.compile(rb'"es":(\d+)')
+    reader = Consumer({"bootstrap.servers": address, "group.id": "bench", "enable.auto.commit": False})
+    reader.assign([TopicPartition(topic, lane, 0) for lane in range(LANES)])
+    read: list[tuple[float, float]] = []
+    deadline = time.time() + warm + seconds + PATIENCE
+    while len(read) < count and time.time() < deadline:
+        several = reader.consume(10_000, 0.1)
+        now = time.time()
+        for message in several:
+            found = stamped.search(message.value() or b"")
+            if found:
+                read.append((int(found[1]) / 1000, now))
+    reader.close()
+    first = min((stamp for stamp, _ in read), default=0)
+    watched = [(stamp, at - stamp) for stamp, at in read if warm <= stamp - first < warm + seconds]
+    lost = count - len(read)
+    if len({stamp for stamp, _ in watched}) < 2:
+        return {"delays": (0.0, 0.0), "growth": 0.0, "translated": 0.0, "lost": lost}
+    cuts = quantiles((delay * 1000 for _, delay in watched), n=100)
+    return {
+        "delays": (cuts[49], cuts[98]),
+        "growth": linear_regression(*zip(*watched, strict=True)).slope,
+        "translated": len(read) / (max(at for _, at in read) - first),
+        "lost": lost,
+    }
+
+
+def delays(topics: Topics, data: Data, warm: int, seconds: int) -> Iterator[DelayRun]:
+    """How long messages are on their way through a pipeline that goes on, at each rate."""
+    with (data.text("canal") / "part-000.txt").open("rb") as file:
+        lines = [line.rstrip(b"\n") for line in islice(file, DIFFERENT)]
+    # What is beside the pipeline has processes of its own, as it would have machines.
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+        for rate in RATES:
+            come, go = topics.make(f"come-{rate}"), topics.make(f"go-{rate}")
+            query = topics.pipeline(come, topics.sink(go, "canal")).run(topics.spark, once=False)
+            count = rate * (warm + seconds)
+            received = pool.submit(receive, topics.address, go, count, warm, seconds)
+            sent = pool.submit(send, topics.address, come, lines, rate, warm + seconds)
+            known = {"sent": sent.result(), **received.result()}
+            problem = query.exception()
+            query.stop()
+            if problem is not None:
+                raise problem
+            found = DelayRun(rate=rate, seconds=seconds, **known)
+            run.say(f"{rate:,} messages a second: {found}")
+            yield found
+
+
+def from_kafka(
+    spark: SparkSession, data: Data, messages: int, rounds: int, warm: int, seconds: int
+) -> Iterator[TopicRun | DelayRun]:
+    """All that has to do with Kafka."""
+    with Kafka.start(DATA / "services") as service:
+        topics = Topics(spark, service)
+        topics.load(data, messages)
+        yield from to_kafka(topics, messages, rounds)
+        yield from to_delta(topics, messages, rounds)
+        yield from delays(topics, data, warm, seconds)
+
+
+def main() -> None:
+    def each(spark: SparkSession, options: argparse.Namespace) -> list[TopicRun | DelayRun]:
+        shutil.rmtree(DATA, ignore_errors=True)
+        rows = run.QUICK_ROWS if options.quick else generate.ROWS
+        data = generate.generate(run.DATA / str(rows), rows)
+        many, fewer, warm, seconds = (20_000, 20_000, 5, 5) if options.quick else (400_000, 200_000, 10, 20)
+        of_kafka = list(from_kafka(spark, data, many, options.rounds, warm, seconds))
+        return [*of_kafka, *from_rocketmq(spark, data, fewer, options.rounds)]
+
+    sources = (KafkaSource("", ("any",)),)
+    alone(__doc__.splitlines()[0], ROUNDS, DATA, "topics", each, sources)
+
+
+if __name__ == "__main__":
+    main()

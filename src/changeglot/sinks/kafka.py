@@ -1,0 +1,63 @@
+"""Messages to Kafka's topics, through Spark's own connector."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from changeglot import kafka
+from changeglot.options import option, words
+from changeglot.sinks.messages import LANE, SENT, TOPIC, MessageSink
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kafka(MessageSink):
+    """At least once, in order in each partition; what a message is known by is its header `changeglot`.
+
+    A message goes to the partition that Kafka's own clients would choose for its key.
+    """
+
+    name: ClassVar[str] = "kafka"
+    unfit: ClassVar[str] = r"[^A-Za-z0-9._-]"
+
+    servers: str = option("brokers to ask first, with commas", example="localhost:9092")
+    kafka: Mapping[str, str] = words("further settings of the client, as Kafka names them; not shown", shown=False)
+
+    def session_settings(self) -> dict[str, str]:
+        return kafka.session_settings()
+
+    def check(self, spark: SparkSession) -> None:
+        with kafka.admin(spark, kafka.client(self.servers, self.kafka), "sink.servers") as admin:
+            admin.describeCluster().clusterId().get()
+
+    def lanes(self, spark: SparkSession, topics: Collection[str]) -> dict[str, int]:
+        jvm = spark.sparkContext._jvm
+        assert jvm is not None
+        with kafka.admin(spark, kafka.client(self.servers, self.kafka), "sink.servers") as admin:
+            found = kafka.lanes(spark, admin, topics)
+            missing = [topic for topic in topics if topic not in found]
+            if missing:
+                empty = jvm.java.util.Optional.empty()
+                count = jvm.java.util.Optional.of(self.partitions) if self.partitions else empty
+                new = jvm.java.util.ArrayList()
+                for topic in missing:
+                    new.add(jvm.org.apache.kafka.clients.admin.NewTopic(topic, count, empty))
+                admin.createTopics(new).all().get()
+                found = kafka.lanes(spark, admin, topics)
+        return found
+
+    def send(self, messages: DataFrame) -> None:
+        header = F.struct(F.lit(kafka.HEADER).alias("key"), F.col(SENT).cast("binary").alias("value"))
+        rows = messages.select(
+            "key",
+            "value",
+            TOPIC,
+            F.col(LANE).alias("partition"),
+            F.when(F.col(SENT).isNotNull(), F.array(header)).alias("headers"),
+        )
+        options = kafka.options(self.servers, self.kafka)
+        rows.write.format("kafka").options(**options, includeHeaders="true").save()

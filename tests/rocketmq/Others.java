@@ -1,0 +1,86 @@
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Base64;
+import java.util.List;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
+import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
+import org.apache.rocketmq.common.compression.CompressionType;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/**
+ * RocketMQ's own client beside ours: sends into one topic, says where each sharding key went, and says what it receives
+ * of another one.
+ *
+ * <p>Arguments: name server, user, password, the topic that is written, the one that is read, how many it has.
+ */
+public class Others {
+  public static void main(String[] given) throws Exception {
+    AclClientRPCHook user = new AclClientRPCHook(new SessionCredentials(given[1], given[2]));
+    send(given[0], user, given[3]);
+    receive(given[0], user, given[4], Integer.parseInt(given[5]));
+    System.exit(0);
+  }
+
+  static void send(String server, AclClientRPCHook user, String topic) throws Exception {
+    DefaultMQProducer producer = new DefaultMQProducer("others", user);
+    producer.setNamesrvAddr(server);
+    producer.start();
+    Message plain = new Message(topic, "red", "one two", "grüße".getBytes(StandardCharsets.UTF_8));
+    plain.putUserProperty("colour", "häßlich");
+    producer.send(plain);
+    for (CompressionType how : CompressionType.values()) {
+      producer.setCompressType(how);
+      producer.send(new Message(topic, null, how.name(), how.name().repeat(5000).getBytes()));
+    }
+    List<Message> batch = new ArrayList<>();
+    for (int number = 0; number < 3; number++) {
+      batch.add(new Message(topic, null, "batch", ("b" + number).getBytes()));
+    }
+    producer.send(batch);
+    for (String key : List.of("a", "order-17", "größe", "\uD83D\uDE00", "polygenelubricants")) {
+      Message message = new Message(topic, null, "sharded", key.getBytes(StandardCharsets.UTF_8));
+      int queue = producer.send(message, new SelectMessageQueueByHash(), key).getMessageQueue().getQueueId();
+      System.out.println("SHARD " + text(key) + " " + queue);
+    }
+    producer.shutdown();
+  }
+
+  static void receive(String server, AclClientRPCHook user, String topic, int count) throws Exception {
+    DefaultLitePullConsumer consumer = new DefaultLitePullConsumer("others", user);
+    consumer.setNamesrvAddr(server);
+    consumer.setAutoCommit(false);
+    consumer.start();
+    var queues = consumer.fetchMessageQueues(topic);
+    consumer.assign(queues);
+    for (var queue : queues) {
+      consumer.seekToBegin(queue);
+    }
+    long deadline = System.currentTimeMillis() + 60000;
+    for (int got = 0; got < count && System.currentTimeMillis() < deadline; ) {
+      for (MessageExt message : consumer.poll(1000)) {
+        byte[] body = message.getBody() == null ? new byte[0] : message.getBody();
+        System.out.println(
+            String.join(
+                " ",
+                "GOT",
+                "" + message.getQueueId(),
+                "" + message.getQueueOffset(),
+                text(message.getKeys()),
+                text(message.getTags()),
+                text(message.getUserProperty("colour")),
+                message.getMsgId(),
+                "." + Base64.getEncoder().encodeToString(body)));
+        got++;
+      }
+    }
+    consumer.shutdown();
+  }
+
+  static String text(String text) {
+    return text == null ? "-" : "." + Base64.getEncoder().encodeToString(text.getBytes(StandardCharsets.UTF_8));
+  }
+}
