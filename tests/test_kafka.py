@@ -138,8 +138,8 @@ def test_every_format_in_one_topic_is_read(spark: SparkSession, kafka: Kafka, tm
     mixed = []
     while any(told):
         mixed.append(rng.choice([messages for messages in told if messages]).pop(0))
-    produce(kafka, topic(kafka, "mixed"), mixed)
-    made = pipeline(kafka, tmp_path, "mixed", {"topics": ["mixed"], "max_per_batch": 70}, lake(warehouse))
+    produce(kafka, topic(kafka, "every"), mixed)
+    made = pipeline(kafka, tmp_path, "every", {"topics": ["every"], "max_per_batch": 70}, lake(warehouse))
     run(made, spark)
     quarantined = made.quarantined(spark)
     assert quarantined is None or quarantined.select("problem", "table").collect() == []
@@ -164,12 +164,12 @@ def test_a_fan_out_to_every_format_arrives_once_in_order_and_where_kafka_itself_
             (m.key, m.partition) for m in sent
         ), spoken
     for spoken in ("electric", "canal", "shareplex", "arcion"):
-        rules = [{"match": "*", "keys": ["id"], "columns": TYPES, "into": f"k_{spoken}.{{table}}"}]
+        rules = [{"match": "*", "keys": ["id"], "columns": TYPES, "into": f"kb_{spoken}.{{table}}"}]
         source = {"topics": [f"out.{spoken}"], "format": spoken, "max_per_batch": 25}
         back = pipeline(kafka, tmp_path, f"back-{spoken}", source, lake(warehouse), tables=rules)
         run(back, spark)
         for table in ("orders", "items"):
-            assert stored(spark, back, f"k_{spoken}", table) == rows(one, table), (spoken, table)
+            assert stored(spark, back, f"kb_{spoken}", table) == rows(one, table), (spoken, table)
 
 
 def test_what_is_sent_twice_is_read_once(

@@ -55,7 +55,8 @@ def test_the_examples_run_as_they_stand(
     produce(kafka, topic(kafka, "shop", 1), told("canal"))
     produce(kafka, topic(kafka, "mixed", 1), [message for spoken in CODECS for message in told(spoken)])
     fill(spark, rocketmq, "shop", [value for _, value in told("dataworks")])
-    for name in ("kafka-to-delta", "kafka-to-kafka", "rocketmq-to-kafka-and-iceberg"):
+    monkeypatch.setenv("MESSAGES", str(SHOP / "canal.jsonl"))
+    for name in ("files-to-topics", "kafka-to-delta", "kafka-to-kafka", "rocketmq-to-kafka-and-iceberg"):
         if "iceberg" in name:
             monkeypatch.setenv("LAKE", str(warehouse / "iceberg"))
         example = EXAMPLES / f"{name}.yaml"

@@ -19,6 +19,18 @@ from pyspark.java_gateway import launch_gateway
 
 from changeglot.errors import MissingError
 
+#: What every Spark has itself, and wants in its own version.
+SPARKS_OWN = (
+    "org.apache.hadoop:hadoop-client-api",
+    "org.apache.hadoop:hadoop-client-runtime",
+    "org.apache.logging.log4j:log4j-api",
+    "org.apache.logging.log4j:log4j-core",
+    "org.apache.logging.log4j:log4j-slf4j2-impl",
+    "org.lz4:lz4-java",
+    "org.slf4j:slf4j-api",
+    "org.xerial.snappy:snappy-java",
+)
+
 
 def resolve(packages: Sequence[str], *, excludes: Sequence[str] = (), transitive: bool = True) -> list[Path]:
     """The jars of `group:artifact:version`s and of all they need at run time, but Scala's library, which Spark has.

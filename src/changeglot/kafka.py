@@ -18,14 +18,6 @@ PACKAGE = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 #: What the connector asks for delegation tokens. Not every repository has it in every version; its classes have not
 #: changed since the one named here.
 _TOKENS, _TOKENS_VERSION = "org.apache.spark:spark-token-provider-kafka-0-10_2.13", "4.0.0"
-#: What every Spark has itself.
-_HAD = (
-    "org.apache.hadoop:hadoop-client-api",
-    "org.apache.hadoop:hadoop-client-runtime",
-    "org.slf4j:slf4j-api",
-    "org.lz4:lz4-java",
-    "org.xerial.snappy:snappy-java",
-)
 #: The header by which a pipeline knows what another one has sent.
 HEADER = "changeglot"
 _SECONDS = 10
@@ -34,9 +26,9 @@ _TIMES = {"default.api.timeout.ms": str(_SECONDS * 1000), "request.timeout.ms": 
 
 def session_settings() -> dict[str, str]:
     """The connector's jars, for a session that is started."""
-    whole = jars.Wanted((PACKAGE,), excludes=_HAD)
+    whole = jars.Wanted((PACKAGE,), excludes=jars.SPARKS_OWN)
     parts = (
-        jars.Wanted((PACKAGE,), excludes=(*_HAD, _TOKENS)),
+        jars.Wanted((PACKAGE,), excludes=(*jars.SPARKS_OWN, _TOKENS)),
         jars.Wanted((f"{_TOKENS}:{_TOKENS_VERSION}",), (), False),
     )
     return {"spark.jars": ",".join(map(str, jars.first((whole,), parts)))}

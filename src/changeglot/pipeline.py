@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from changeglot import held
+from changeglot import held, jars
 from changeglot.apply import types
 from changeglot.apply.order import ORDER, number, order
 from changeglot.apply.route import Rule
@@ -36,7 +36,7 @@ from changeglot.target import Applied, Planned, TableWork, Target, Upkeep
 logger = logging.getLogger(__name__)
 
 #: Settings of which there may be several, with commas.
-_LISTS = ("spark.jars.packages", "spark.jars.excludes", "spark.jars", "spark.sql.extensions")
+_LISTS = ("spark.jars", "spark.sql.extensions")
 
 
 @dataclass(frozen=True)
@@ -226,11 +226,13 @@ def _quarantined(spark: SparkSession, target: Target | Sending, ids: Sequence[st
 
 def session_settings(parts: Iterable[MessageSource | LakeSink | MessageSink]) -> dict[str, str]:
     """What a session must be started with, for all of them to work in it."""
-    joined: dict[str, str] = {}
+    parts = list(parts)
+    # Not as packages: Spark would look for them anew at each start, and each Python worker would search all of them.
+    found = jars.resolve([*dict.fromkeys(name for part in parts for name in part.packages)], excludes=jars.SPARKS_OWN)
+    joined = {"spark.jars": ",".join(map(str, found))} if found else {}
     for part in parts:
-        packages = {"spark.jars.packages": ",".join(part.packages)} if part.packages else {}
-        for name, value in {**packages, **part.session_settings()}.items():
-            several = joined.get(name, "").split(",") if name in _LISTS and name in joined else []
+        for name, value in part.session_settings().items():
+            several = joined[name].split(",") if name in _LISTS and name in joined else []
             joined[name] = ",".join(dict.fromkeys([*several, *value.split(",")])) if name in _LISTS else value
     return joined
 
