@@ -127,7 +127,8 @@ class Pipeline:
                 return passed
         changes = settled(changes)
         if self.source.marked:
-            changes = seen(changes, notes, mark.batch).once()
+            found = seen(changes, notes, mark.batch)
+            changes = settled(_ordered(found.once())) if found.some else found.once()
         return Applied.together({self._label(n): self._applied(changes, t, mark) for n, t in enumerate(targets)})
 
     def _changes(self, messages: DataFrame) -> DataFrame:
@@ -141,11 +142,7 @@ class Pipeline:
 
     def _decoded(self, messages: DataFrame) -> DataFrame:
         """The changes with their ORDER."""
-        told = decode(messages, self.format, tables=self._known(), options=self.options)
-        change = {name: F.col(name) for name in CHANGE.fieldNames()}
-        # A message's changes have one place; which of them it is orders them.
-        place = F.concat_ws(".", F.col(PLACE), number(F.col("ordinal").cast("string")))
-        return told.withColumn(ORDER, order(change, place))
+        return _ordered(decode(messages, self.format, tables=self._known(), options=self.options))
 
     def _known(self) -> Tables:
         # Of rules the first counts, of tables the last.
@@ -214,6 +211,14 @@ class Pipeline:
                 held.forget(found, target.lake)
             count += mine
         return count
+
+
+def _ordered(changes: DataFrame) -> DataFrame:
+    """The changes with their ORDER, by what they tell and by their PLACE."""
+    change = {name: F.col(name) for name in CHANGE.fieldNames()}
+    # A message's changes have one place; which of them it is orders them.
+    place = F.concat_ws(".", F.col(PLACE), number(F.col("ordinal").cast("string")))
+    return changes.withColumn(ORDER, order(change, place))
 
 
 def _quarantined(spark: SparkSession, target: Target | Sending, ids: Sequence[str], table: str) -> DataFrame | None:
