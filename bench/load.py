@@ -5,7 +5,6 @@ usage: load.py, after run.py: brings its results.md up to date. `--quick` is a t
 
 import argparse
 import os
-import subprocess
 import time
 from contextlib import closing
 from pathlib import Path
@@ -21,8 +20,10 @@ from results import LoadRun
 from shop import TABLES, Data
 from worker import EngineError, Run, Worker
 
+from changeglot import jars
 from changeglot.apply.order import ORDER
 from changeglot.apply.route import Rule
+from changeglot.errors import MissingError
 from changeglot.pipeline import Pipeline
 from changeglot.sinks import LAKES
 from changeglot.sinks.base import LakeSink
@@ -36,16 +37,14 @@ ROUNDS = 2
 FLINK = "Flink, Iceberg"
 
 
-def jars() -> tuple[str, str]:
+def wanted() -> tuple[str, str]:
     """What Flink needs: Iceberg's jar for it, as Flink names one, and Spark's of Hadoop, as Java names several."""
-    folder = DATA / "jars"
-    copy = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={FLINK_ICEBERG}", f"-DoutputDirectory={folder}"]
     try:
-        subprocess.run(copy, check=True)
-    except (OSError, subprocess.CalledProcessError) as problem:
-        raise EngineError("Iceberg for Flink could not be had with Maven") from problem
+        (iceberg,) = jars.resolve([FLINK_ICEBERG], transitive=False)
+    except MissingError as problem:
+        raise EngineError("Iceberg for Flink could not be had") from problem
     hadoop = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-*.jar")
-    return next(folder.glob("*.jar")).resolve().as_uri(), os.pathsep.join(map(str, hadoop))
+    return iceberg.resolve().as_uri(), os.pathsep.join(map(str, hadoop))
 
 
 def ours(spark: SparkSession, data: Data, sink: LakeSink, number: int) -> Run:
@@ -78,7 +77,7 @@ def measure(spark: SparkSession, data: Data, cores: int, rounds: int) -> list[Lo
     sinks = {f"changeglot, {name.capitalize()}": cls(path=str(DATA / name)) for name, cls in LAKES.items()}
     place = DATA / "iceberg" / "flink"
     found = {who: LoadRun(who, data.rows, [], [], [], []) for who in (*sinks, FLINK)}
-    command = [run.flink_python(), str(HERE / "flink_lake.py"), str(data.folder), str(place), *jars(), str(cores)]
+    command = [run.flink_python(), str(HERE / "flink_lake.py"), str(data.folder), str(place), *wanted(), str(cores)]
     with closing(Worker(command, DATA.parent / "logs" / "flink_lake.log")) as flink:
         for number in range(rounds + 1):
             for who, one in found.items():

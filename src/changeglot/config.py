@@ -15,7 +15,7 @@ from changeglot.codecs import CODECS, codec, resolve
 from changeglot.errors import ConfigError
 from changeglot.held import Quarantine
 from changeglot.options import choice, construct, mapping, schema_of, word_in
-from changeglot.pipeline import Pipeline
+from changeglot.pipeline import Pipeline, first_lake
 from changeglot.sinks import SINKS
 from changeglot.sinks.base import LakeSink
 from changeglot.sinks.messages import MessageSink
@@ -93,11 +93,11 @@ def _sinks(content: Any) -> tuple[LakeSink | MessageSink, ...]:
 
 def _checkpoint(sinks: Sequence[LakeSink | MessageSink], name: str) -> str:
     """Beside the tables."""
-    lakes = [sink for sink in sinks if isinstance(sink, LakeSink)]
-    if not lakes:
+    lake = first_lake(sinks)
+    if lake is None:
         hint = "Name a folder for the pipeline's own notes: checkpoint: /var/lib/changeglot/shop"
         raise ConfigError("checkpoint", "is missing, and there are no tables beside which it could be", hint=hint)
-    return f"{lakes[0].path.rstrip('/')}/_changeglot/{name}"
+    return f"{lake.path.rstrip('/')}/_changeglot/{name}"
 
 
 def _rules(content: Any) -> tuple[Rule, ...]:

@@ -81,7 +81,11 @@ def first(*choices: Sequence[Wanted]) -> list[Path]:
 
 
 def _all(choice: Sequence[Wanted]) -> list[Path]:
-    return [jar for wanted in choice for jar in resolve(wanted[0], excludes=wanted[1], transitive=wanted[2])]
+    return [
+        jar
+        for wanted in choice
+        for jar in resolve(wanted.packages, excludes=wanted.excludes, transitive=wanted.transitive)
+    ]
 
 
 def _cache() -> Path:

@@ -59,7 +59,9 @@ class Pipeline:
     @property
     def sink(self) -> LakeSink:
         """The first that has tables."""
-        return next(sink for sink in self.sinks if isinstance(sink, LakeSink))
+        found = first_lake(self.sinks)
+        assert found is not None
+        return found
 
     @property
     def targets(self) -> list[Target | Sending]:
@@ -81,8 +83,7 @@ class Pipeline:
     @property
     def _home(self) -> LakeSink:
         """Where the quarantine of messages is: a sink with tables if there is one, else beside the checkpoint."""
-        lakes = [sink for sink in self.sinks if isinstance(sink, LakeSink)]
-        return lakes[0] if lakes else Delta(path=f"{self._notes}/lake")
+        return first_lake(self.sinks) or Delta(path=f"{self._notes}/lake")
 
     @property
     def _notes(self) -> str:
@@ -211,6 +212,11 @@ class Pipeline:
                 held.forget(found, target.lake)
             count += mine
         return count
+
+
+def first_lake(sinks: Iterable[LakeSink | MessageSink]) -> LakeSink | None:
+    """The first of the sinks that has tables."""
+    return next((sink for sink in sinks if isinstance(sink, LakeSink)), None)
 
 
 def _ordered(changes: DataFrame) -> DataFrame:

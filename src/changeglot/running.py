@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 _SHOWN = 2000
 #: What Spark says that it does while it waits for a source, and the seconds after which that is told.
 _ASKING, _PATIENCE = "Getting offsets from", 30
-
-
 #: By what of their errors transports tell that messages are gone, and that nobody is there.
 _GONE = ("may have been lost", "KAFKA_DATA_LOSS", "OffsetGone", "OffsetOutOfRange")
 _AWAY = ("kafka.common.errors.TimeoutException", "BrokerNotAvailable", "Unreachable")

@@ -129,7 +129,7 @@ def seen(rows: DataFrame, notes: Notes, batch: int) -> Seen:
         for who, row in found.items()
         if who in before
     )
-    return Seen(rows, True, any(row["doubled"] for row in found.values()), old, before)
+    return Seen(rows, some=True, twice=any(row["doubled"] for row in found.values()), old=old, before=before)
 
 
 def _bits(messages: DataFrame, asked: list[tuple[str, str, int]]) -> dict[tuple[str, str, int], Newest]:

@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 from changeglot import kernel
 from changeglot._version import __version__
 from changeglot.apply.order import ORDER
-from changeglot.apply.route import Rule, routed
+from changeglot.apply.route import Rule, Ruled, routed
 from changeglot.apply.rows import settled
-from changeglot.apply.tidings import Tidings, Told, table_name, tables, watched
+from changeglot.apply.tidings import PARTS, Tidings, Told, table_name, tables, watched
 from changeglot.codecs import codec
 from changeglot.codecs.base import Codec, half, moved
 from changeglot.errors import ConfigError
@@ -32,14 +32,13 @@ from changeglot.target import Applied, Planned
 
 #: Between the parts of the key of a row's messages where the format has none: no name or value of OMS holds it.
 _SEPARATOR = "\x01"
-_PARTS = ("database", "schema", "table")
 #: Before the names of fields, among what is observed.
 _LOST = "lost "
 _HALF, _OP, _ROW_KEY, _RELATION, _TOMB = "__half", "__sent_op", "__row_key", "__sent_relation", "__tomb"
 
 
 @dataclass(frozen=True)
-class Sending:
+class Sending(Ruled):
     """The topics of a sink, as one pipeline fills them."""
 
     name: str
@@ -62,10 +61,6 @@ class Sending:
     def _options(self) -> dict[str, dict[str, Any]]:
         """Any: values as a person writes them."""
         return {self.sink.format: dict(self.sink.options)}
-
-    def rule(self, table: str) -> Rule | None:
-        """The first that takes the table."""
-        return next((rule for rule in self.rules if rule.takes(table)), None)
 
     def apply(self, changes: DataFrame, mark: Mark) -> Applied:
         """The changes (with ORDER, PLACE and the message) sent. A second time they are sent with the same numbers."""
@@ -131,8 +126,7 @@ class Sending:
 
     def planned(self, told: Told, rule: Rule) -> Planned:
         """What would become of a table."""
-        parts = dict(zip(_PARTS, told.parts, strict=True))
-        topics = {self.sink.topic_of(parts, phase): None for phase in (Phase.SNAPSHOT, Phase.STREAM)}
+        topics = {self.sink.topic_of(told.named, phase): None for phase in (Phase.SNAPSHOT, Phase.STREAM)}
         columns = rule.sink_columns(told.columns, rule.keys or told.key)
         return Planned(
             table=told.name,
@@ -207,7 +201,7 @@ class Sending:
         if not topics:
             return F.lit(None).cast("string")
         phase = F.when(F.col("phase") == Phase.SNAPSHOT, F.lit(Phase.SNAPSHOT)).otherwise(F.lit(Phase.STREAM))
-        parts = (F.coalesce(F.col(f"relation.{part}"), F.lit("")) for part in _PARTS)
+        parts = (F.coalesce(F.col(f"relation.{part}"), F.lit("")) for part in PARTS)
         named = F.create_map(*(F.lit(word) for pair in topics.items() for word in pair))
         return named[F.concat_ws(_SEPARATOR, phase, *parts)]
 
@@ -218,7 +212,7 @@ class Sending:
             if self.rule(each.name):
                 for phase in (Phase.SNAPSHOT, Phase.STREAM):
                     word = _SEPARATOR.join((phase, *(part or "" for part in each.parts)))
-                    found[word] = self.sink.topic_of(dict(zip(_PARTS, each.parts, strict=True)), phase)
+                    found[word] = self.sink.topic_of(each.named, phase)
         return found
 
     def _facts(self) -> dict[str, Column]:

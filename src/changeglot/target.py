@@ -17,7 +17,7 @@ from changeglot import kernel
 from changeglot.apply import log, rows, scd1, scd2, types
 from changeglot.apply.ddl import Amendment, amended, amendments
 from changeglot.apply.order import ORDER
-from changeglot.apply.route import IMAGES, Rule, routed
+from changeglot.apply.route import IMAGES, Rule, Ruled, routed
 from changeglot.apply.schema import Evolution, evolution
 from changeglot.apply.tidings import Told, table_name, tables, watched
 from changeglot.at_once import at_once, lazy
@@ -109,7 +109,7 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Target:
+class Target(Ruled):
     """The tables of a sink, as one pipeline fills them."""
 
     name: str
@@ -125,10 +125,6 @@ class Target:
     def lake(self) -> LakeSink:
         """Where the quarantine is."""
         return self.sink
-
-    def rule(self, table: str) -> Rule | None:
-        """The first that takes the table."""
-        return next((rule for rule in self.rules if rule.takes(table)), None)
 
     def apply(self, changes: DataFrame, mark: Mark) -> Applied:
         """The changes (with ORDER, PLACE and the message) in the tables. A second time it changes nothing."""

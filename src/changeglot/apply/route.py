@@ -24,6 +24,8 @@ MASKS: dict[str, Callable[[Column], Column]] = {
     "redact": lambda text: F.when(text.isNotNull(), F.lit("***")),
     "null": lambda text: F.nullif(text, text),
 }
+#: Words that stand for parts of a table's name.
+WORDS = re.compile(r"\{(database|schema|table)\}")
 IMAGES = ("key", "before", "after")
 # What would let a filter do more than look at a row.
 _FORBIDDEN = ("reflect", "java_method", "try_reflect", "input_file_name")
@@ -65,10 +67,7 @@ class Rule:
         if not self.into:
             return tuple(part for part in known.values() if part)
 
-        def filled(part: str) -> str:
-            return re.sub(r"\{(database|schema|table)\}", lambda word: known[word[1]], part)
-
-        return tuple(map(filled, self.into.split(".")))
+        return tuple(filled(part, known) for part in self.into.split("."))
 
     def check(self, path: str) -> None:
         """Raises what is wrong with it that its types do not tell."""
@@ -89,6 +88,21 @@ class Rule:
         kept = {n: k for n, k in told.items() if not self.project or n in self.project or n in key}
         hidden = {n: types.TEXT for n, how in self.mask.items() if how != "null"}
         return {self.sink_name(n): hidden.get(n, self.types.get(n, k)) for n, k in kept.items()}
+
+
+class Ruled:
+    """Has rules."""
+
+    rules: tuple[Rule, ...]
+
+    def rule(self, table: str) -> Rule | None:
+        """The first that takes the table."""
+        return next((rule for rule in self.rules if rule.takes(table)), None)
+
+
+def filled(text: str, parts: Mapping[str, str | None]) -> str:
+    """The text with {database}, {schema} and {table} as they are; nothing for one that is not there."""
+    return WORDS.sub(lambda word: parts.get(word[1]) or "", text)
 
 
 def names(condition: str, path: str = "filter") -> list[str]:

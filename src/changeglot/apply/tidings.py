@@ -20,8 +20,9 @@ from changeglot.model import Op
 
 #: Statements of one table that a batch may bring; with more, something is wrong with the source.
 _STATEMENTS = 1000
-_PARTS = ("database", "schema", "table")
-_RELATION = tuple(f"relation.{part}" for part in _PARTS)
+#: Of the name of a table.
+PARTS = ("database", "schema", "table")
+_RELATION = tuple(f"relation.{part}" for part in PARTS)
 _Parts = tuple[str | None, str | None, str]
 
 
@@ -45,10 +46,14 @@ class Told:
     statements: Sequence[tuple[str, str, str | None]] = ()
 
     @property
+    def named(self) -> dict[str, str | None]:
+        """Its parts by their names."""
+        return dict(zip(PARTS, self.parts, strict=True))
+
+    @property
     def has(self) -> Column:
         """BOOLEAN: is the change one of this table?"""
-        same = (F.col(f"relation.{n}").eqNullSafe(F.lit(part)) for n, part in zip(_PARTS, self.parts, strict=True))
-        return reduce(and_, same)
+        return reduce(and_, (F.col(f"relation.{n}").eqNullSafe(F.lit(part)) for n, part in self.named.items()))
 
 
 @dataclass(frozen=True)
@@ -103,12 +108,12 @@ def tables(changes: DataFrame) -> Tidings:
         F.count(F.lit(1)).alias("changes"), F.max("committed_at").alias("newest")
     )
     # Parts of rows may be as many as there are rows: of their names, those that some tell, and those that all do.
-    groups = alike.groupBy(*_PARTS, "op", "columns", "key").agg(
+    groups = alike.groupBy(*PARTS, "op", "columns", "key").agg(
         F.sum("changes").alias("changes"), F.max("newest").alias("newest"), F.collect_list("names").alias("lists")
     )
     some = F.array_distinct(F.flatten("lists")).alias("names")
     every = F.reduce("lists", F.get("lists", F.lit(0)), F.array_intersect).alias("always")
-    found = groups.select(*_PARTS, "op", "columns", "key", "changes", "newest", some, every).collect()
+    found = groups.select(*PARTS, "op", "columns", "key", "changes", "newest", some, every).collect()
     of_tables = good.where(F.col("op").isin(Op.DDL, Op.TRUNCATE))
     spoken = _spoken(of_tables) if any(row["op"] in (Op.DDL, Op.TRUNCATE) for row in found) else {}
     rows_of: dict[_Parts, list[Row]] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import json
 from collections.abc import Mapping, Sequence
@@ -25,8 +24,8 @@ class _Cluster:
     """Options of both directions."""
 
     name_servers: str = option("host:port of the name servers, separated by ; or ,", example="localhost:9876")
-    access_key: str = dataclasses.field(default="", repr=False, metadata={"help": "user, if RocketMQ asks who it is"})
-    secret_key: str = dataclasses.field(default="", repr=False, metadata={"help": "what only that user knows"})
+    access_key: str = option("user, if RocketMQ asks who it is", "", shown=False)
+    secret_key: str = option("what only that user knows", "", shown=False)
     timeout: float = option("seconds after which an error is raised if a server is away or nothing comes", 30.0)
 
     def __post_init__(self) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 
+from changeglot.options import option
 from changeglot.rocketmq.client import Client
 from changeglot.rocketmq.options import Writing, given
 
@@ -13,11 +14,19 @@ PROPERTY = "changeglot"
 _PATIENCE = 10
 
 
-def cluster(servers: str, access_key: str, secret_key: str) -> dict[str, str]:
-    """Options of the data source that say where, and who asks."""
-    return {"nameServers": servers, "accessKey": access_key, "secretKey": secret_key}
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Where the brokers are, and who asks."""
 
+    servers: str = option("name servers, with commas", example="localhost:9876")
+    access_key: str = option("name of the user, if the brokers ask for one", "")
+    secret_key: str = option("what the user proves itself by; not shown", "", shown=False)
 
-def looking(options: Mapping[str, str]) -> Client:
-    """A client to look at the brokers with, by options of the data source."""
-    return given(Writing, {**options, "timeout": str(_PATIENCE)}).client()
+    @property
+    def cluster(self) -> dict[str, str]:
+        """The same as options of the data source."""
+        return {"nameServers": self.servers, "accessKey": self.access_key, "secretKey": self.secret_key}
+
+    def looking(self) -> Client:
+        """A client to look at the brokers with."""
+        return given(Writing, {**self.cluster, "timeout": str(_PATIENCE)}).client()

@@ -52,26 +52,23 @@ _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
 }
 
 
-class QueueWriter(DataSourceArrowWriter):
+class _Queues:
+    """Rows into queues."""
+
+    def __init__(self, options: Writing, columns: Mapping[str, int]) -> None:
+        self._options = options
+        self._columns = columns
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return _write(self._options, self._columns, iterator)
+
+
+class QueueWriter(_Queues, DataSourceArrowWriter):
     """Rows of a batch into queues."""
 
-    def __init__(self, options: Writing, columns: Mapping[str, int]) -> None:
-        self._options = options
-        self._columns = columns
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _write(self._options, self._columns, iterator)
-
-
-class QueueStreamWriter(DataSourceStreamArrowWriter):
+class QueueStreamWriter(_Queues, DataSourceStreamArrowWriter):
     """Rows of a stream into queues; those of a batch that is written again are sent again."""
-
-    def __init__(self, options: Writing, columns: Mapping[str, int]) -> None:
-        self._options = options
-        self._columns = columns
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _write(self._options, self._columns, iterator)
 
 
 def checked(schema: StructType, overwrite: bool) -> dict[str, int]:

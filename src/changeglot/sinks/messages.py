@@ -10,13 +10,14 @@ from typing import ClassVar, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
+from changeglot.apply.route import WORDS, filled
+from changeglot.apply.tidings import PARTS
 from changeglot.errors import ConfigError
 from changeglot.model import Phase
 from changeglot.options import option, words
 
 #: Columns of what is sent, beside `key` and `value`: where to, and what the message is known by.
 TOPIC, LANE, SENT = "topic", "lane", "sent"
-_WORD = re.compile(r"\{(tenant|database|schema|table)\}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +26,7 @@ class MessageSink(ABC):
 
     At least once: a batch that is sent again after a failure doubles what had been sent of it. Each message bears who
     sent it, in which batch and as which of its lane: the second one is known by that, and changeglot's own sources
-    leave it out. See docs/delivery.md.
+    leave it out. See docs/topics.md.
     """
 
     name: ClassVar[str]
@@ -41,7 +42,7 @@ class MessageSink(ABC):
         example="shop.{table}",
     )
     partition: Literal["key", "table", "one"] = option(
-        "all changes of what go to one partition: a row, a table, all", "key"
+        "all changes of what go to one partition or queue: a row, a table, all", "key"
     )
     partitions: int = option("of a topic that is not there yet; 0: as many as the broker makes", 0)
     ddl: Literal["one", "all"] = option("statements go to the first partition, or to each", "one")
@@ -72,9 +73,9 @@ class MessageSink(ABC):
         'shop_orders_cdc_logs'
         """
         if self.topic:
-            name = _WORD.sub(lambda word: parts.get(word[1]) or "", self.topic)
+            name = filled(self.topic, parts)
         else:
-            name = "_".join(filter(None, (parts.get(part) for part in ("database", "schema", "table"))))
+            name = "_".join(filter(None, (parts.get(part) for part in PARTS)))
             if self.split_topic and phase != Phase.SNAPSHOT:
                 name += "_cdc_logs"
         return re.sub(self.unfit, "_", name)
@@ -82,7 +83,7 @@ class MessageSink(ABC):
     @property
     def one_topic(self) -> str | None:
         """The topic, if all changes go to one."""
-        return None if not self.topic or _WORD.search(self.topic) else self.topic_of({}, Phase.STREAM)
+        return None if not self.topic or WORDS.search(self.topic) else self.topic_of({}, Phase.STREAM)
 
     def check_words(self, path: str) -> None:
         """Raises what is wrong with it that its types do not tell."""

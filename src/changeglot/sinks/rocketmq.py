@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from changeglot import rocketmq
 from changeglot.options import option
-from changeglot.rocketmq.pipes import PROPERTY, cluster, looking
+from changeglot.rocketmq.pipes import PROPERTY, Cluster
 from changeglot.sinks.messages import LANE, SENT, TOPIC, MessageSink
 
 #: Of a topic that is made, on each broker.
@@ -19,28 +19,20 @@ _QUEUES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class RocketMQ(MessageSink):
+class RocketMQ(Cluster, MessageSink):
     """At least once, in order in each queue; what a message is known by is its property `changeglot`."""
 
     name: ClassVar[str] = "rocketmq"
     unfit: ClassVar[str] = r"[^%|A-Za-z0-9_-]"
 
-    servers: str = option("name servers, with commas", example="localhost:9876")
-    partition: Literal["key", "table", "one"] = option("what has one queue: a row, a table, all", "key")
     tags: str = option("of all messages, for consumers that ask for some only", "")
-    access_key: str = option("name of the user, if the brokers ask for one", "")
-    secret_key: str = option("what the user proves itself by; not shown", "", shown=False)
-
-    @property
-    def _options(self) -> dict[str, str]:
-        return cluster(self.servers, self.access_key, self.secret_key)
 
     def check(self, spark: SparkSession) -> None:
-        with looking(self._options) as client:
+        with self.looking() as client:
             client.brokers()
 
     def lanes(self, spark: SparkSession, topics: Collection[str]) -> dict[str, int]:
-        with looking(self._options) as client:
+        with self.looking() as client:
             return {topic: len(client.route_or_create(topic, self.partitions or _QUEUES).writable) for topic in topics}
 
     def send(self, messages: DataFrame) -> None:
@@ -55,4 +47,4 @@ class RocketMQ(MessageSink):
             F.when(F.col(SENT).isNotNull(), known).alias("properties"),
             *([F.lit(self.tags).alias("tags")] if self.tags else []),
         )
-        rows.write.format("rocketmq").options(**self._options).mode("append").save()
+        rows.write.format("rocketmq").options(**self.cluster).mode("append").save()

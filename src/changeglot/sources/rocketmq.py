@@ -11,33 +11,26 @@ from pyspark.sql import functions as F
 from changeglot import rocketmq
 from changeglot.apply.order import place
 from changeglot.options import option
-from changeglot.rocketmq.pipes import PROPERTY, cluster, looking
+from changeglot.rocketmq.pipes import PROPERTY, Cluster
 from changeglot.sources.base import LANE, PLACE, SENT, MessageSource
 
 
-@dataclass(frozen=True)
-class RocketMQ(MessageSource):
+@dataclass(frozen=True, kw_only=True)
+class RocketMQ(Cluster, MessageSource):
     """The messages of each queue in order. Where a pipeline is, is in its checkpoint and not with the broker."""
 
     name: ClassVar[str] = "rocketmq"
     marked: ClassVar[bool] = True
 
-    servers: str = option("name servers, with commas", example="localhost:9876")
     topics: tuple[str, ...] = option("topics by their names", example="[orders]")
     start: str = option("where a new pipeline begins: earliest, latest, or JSON of offsets", "earliest")
     fail_on_data_loss: bool = option("stop when messages are gone that were not read", True)
     group: str = option("the consumer group that RocketMQ's tools show the progress of", "")
-    access_key: str = option("name of the user, if the brokers ask for one", "")
-    secret_key: str = option("what the user proves itself by; not shown", "", shown=False)
-
-    @property
-    def _cluster(self) -> dict[str, str]:
-        return cluster(self.servers, self.access_key, self.secret_key)
 
     @property
     def _options(self) -> dict[str, str]:
         return {
-            **self._cluster,
+            **self.cluster,
             "topics": ",".join(self.topics),
             "startingOffsets": self.start,
             "failOnDataLoss": str(self.fail_on_data_loss).lower(),
@@ -45,7 +38,7 @@ class RocketMQ(MessageSource):
         }
 
     def check(self, spark: SparkSession) -> None:
-        with looking(self._cluster) as client:
+        with self.looking() as client:
             for topic in self.topics:
                 client.route(topic)
 

@@ -119,7 +119,10 @@ public final class Kernel implements FunctionCatalog {
       this.takes = takes;
     }
 
-    abstract S fresh();
+    /** The state of a thread; null of a function that needs none. */
+    S fresh() {
+      return null;
+    }
 
     private record Held<S>(Thread by, S state) {}
 
@@ -243,11 +246,6 @@ public final class Kernel implements FunctionCatalog {
 
     Murmur2(StructType types) {
       super(DataTypes.IntegerType, types);
-    }
-
-    @Override
-    Void fresh() {
-      return null;
     }
 
     public Integer invoke(InternalRow a) {
@@ -382,17 +380,12 @@ public final class Kernel implements FunctionCatalog {
   }
 
   /** leading(numbers ARRAY): those before the first NULL; NULL if there is none. */
-  public static final class Leading extends Bound<ArrayData, Object> {
+  public static final class Leading extends Bound<ArrayData, Void> {
     private final int precision;
 
     Leading(StructType types) {
       super(types.fields()[0].dataType(), types);
       precision = ((DecimalType) ((ArrayType) types.fields()[0].dataType()).elementType()).precision();
-    }
-
-    @Override
-    Object fresh() {
-      return this;
     }
 
     public ArrayData invoke(InternalRow a) {
@@ -466,14 +459,9 @@ public final class Kernel implements FunctionCatalog {
    * joined(texts, marks): the texts in quotes, joined. The marks are the quote, the separator, what is escaped in a
    * text, what stands for it, and what stands for NULL.
    */
-  public static final class Joined extends Bound<UTF8String, Object> {
+  public static final class Joined extends Bound<UTF8String, Void> {
     Joined(StructType types) {
       super(TEXT, types);
-    }
-
-    @Override
-    Object fresh() {
-      return this;
     }
 
     public UTF8String invoke(InternalRow a) {
@@ -527,11 +515,6 @@ public final class Kernel implements FunctionCatalog {
       super(Steps.STATE, types);
     }
 
-    @Override
-    Void fresh() {
-      return null;
-    }
-
     public InternalRow invoke(InternalRow a) {
       return Steps.fold(a.getArray(0));
     }
@@ -541,11 +524,6 @@ public final class Kernel implements FunctionCatalog {
   public static final class Versions extends Bound<ArrayData, Void> {
     Versions(StructType types) {
       super(DataTypes.createArrayType(Steps.VERSION, true), types);
-    }
-
-    @Override
-    Void fresh() {
-      return null;
     }
 
     public ArrayData invoke(InternalRow a) {
