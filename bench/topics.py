@@ -44,6 +44,8 @@ from services import Kafka, RocketMQ  # noqa: E402  # The folder of tools is non
 
 DATA = HERE / "data" / "topics"
 ROUNDS = 3
+#: Rounds that are not counted: Java is slow until it has compiled what it runs.
+WARM = 4
 LANES = 2
 SHOP = "shop"
 RATES = (1_000, 20_000)
@@ -68,13 +70,13 @@ def timed(job: Callable[[], object], *others: int) -> Run:
 
 
 def turns(part: str, messages: int, rounds: int, contenders: dict[str, Turn]) -> list[TopicRun]:
-    """Every contender once a round, taking turns; the first round is to warm up."""
+    """Every contender once a round, taking turns; the first rounds are to warm up."""
     found = {who: TopicRun(part, who, messages, [], [], []) for who in contenders}
-    for number in range(rounds + 1):
+    for number in range(WARM + rounds):
         for who, turn in contenders.items():
             took, out = turn(number)
             run.say(f"round {number}: {part}, {who}: {took.wall:.1f} s, {took.cpu:.1f} s of CPU; {out:,} out")
-            if number:
+            if number >= WARM:
                 found[who].clock.append(took.wall)
                 found[who].cpu.append(took.cpu)
                 found[who].out.append(out)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
+import signal
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +23,7 @@ from services import Kafka
 from shop import TYPES, Shop, State
 from test_pipelines import BY_PLACE, TELLS, stored
 
-from changeglot import cli, config
+from changeglot import cli, config, running
 from changeglot.codecs import CODECS
 from changeglot.errors import ConfigError
 from changeglot.pipeline import Pipeline
@@ -368,3 +372,41 @@ def test_a_topic_that_is_deleted_stops_the_pipeline(kafka: Kafka, tmp_path: Path
     lost = run("run", file)
     assert lost.status == cli.WRONG
     assert "messages are gone that were not read" in lost.err
+
+
+def test_a_broker_that_falls_silent_is_told_of(
+    spark: SparkSession,
+    kafka: Kafka,
+    tmp_path: Path,
+    warehouse: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(running, "_PATIENCE", 2)
+    produce(kafka, topic(kafka, "silent", 1), [(None, b"{}")])
+    made = pipeline(kafka, tmp_path, "silent", {"topics": ["silent"]}, lake(warehouse))
+    ways = {"once": False, "quiet": False, "as_json": False}
+    thread = threading.Thread(target=running.run, args=(made, spark), kwargs=ways)
+    said = ""
+
+    def heard(words: str) -> None:
+        nonlocal said
+        deadline = time.monotonic() + 50
+        while words not in said:
+            assert time.monotonic() < deadline, said
+            time.sleep(0.1)
+            said += capfd.readouterr().err
+
+    thread.start()
+    try:
+        heard("batch 0: ")
+        os.kill(kafka.pid, signal.SIGSTOP)
+        heard("stalled: the source has not answered for ")
+    finally:
+        os.kill(kafka.pid, signal.SIGCONT)
+    heard("the source answers again")
+    for query in spark.streams.active:
+        if query.name == made.name:
+            query.stop()
+    thread.join(30)
+    assert not thread.is_alive()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -150,6 +151,18 @@ def test_columns_are_completed_by_what_images_have_beside_them(spark: SparkSessi
     found = read.select(kernel.completed(F.col("types"), F.col("a"), F.col("b")).alias("c")).collect()
     said = [", ".join(f"{c['name']} {c['type'] or c['json']}" for c in row["c"]) for row in found]
     assert said == list(cases.values())
+
+
+def test_numbers_sort_as_text(spark: SparkSession) -> None:
+    rng = random.Random(7)
+    numbers = [tuple(rng.choice((0, 9, 10, 99, 10**9, 2**64 - 1)) for _ in range(rng.randrange(4))) for _ in range(300)]
+    rows = spark.createDataFrame([(list(map(Decimal, each)),) for each in numbers], "n ARRAY<DECIMAL(20, 0)>")
+    found = {
+        tuple(map(int, row["n"])): row["text"] for row in rows.withColumn("text", kernel.sortable(F.col("n"))).collect()
+    }
+    assert sorted(found, key=lambda each: found[each]) == sorted(found)
+    odd = spark.createDataFrame([(None,), ([None, Decimal(7)],)], "n ARRAY<DECIMAL(20, 0)>")
+    assert [row[0] for row in odd.select(kernel.sortable(F.col("n"))).collect()] == [None, "A7"]
 
 
 def test_structs_are_unlike_where_they_differ(spark: SparkSession) -> None:

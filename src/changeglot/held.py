@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
@@ -39,6 +39,9 @@ COLUMNS = {
 @dataclass(frozen=True)
 class Quarantine:
     """What becomes of changes that have no place in their tables."""
+
+    #: What is asked of the changes that are kept.
+    wants: ClassVar[tuple[str, ...]] = ("relation", "key", ORDER, PLACE, "ordinal", "problem", "format", MESSAGE)
 
     on_key_error: Literal["continue", "hold"] = option(
         "later changes of a row go on, or wait behind a bad one", "continue"

@@ -24,9 +24,9 @@ class Notes:
         earlier = [number for number in self._numbers() if number < batch]
         return self._read(max(earlier)) if earlier else None
 
-    def of(self, batch: int) -> Any:
-        """The batch's own note, None if it was not written. Any: JSON."""
-        return self._read(batch) if batch in self._numbers() else None
+    def until(self, batch: int) -> Any:
+        """The last note of the batch or an earlier one; None if there is none. Any: JSON."""
+        return self.before(batch + 1)
 
     def write(self, batch: int, note: Any) -> None:
         """The batch's note, all of it or nothing. Any: JSON."""

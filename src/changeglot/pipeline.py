@@ -19,7 +19,7 @@ from changeglot.apply import types
 from changeglot.apply.order import ORDER, number, order
 from changeglot.apply.route import Rule
 from changeglot.apply.rows import settled
-from changeglot.apply.tidings import Told, tables
+from changeglot.apply.tidings import Told, tables, watched
 from changeglot.held import MESSAGE, Quarantine
 from changeglot.layout import decode
 from changeglot.model import CHANGE
@@ -29,7 +29,7 @@ from changeglot.sending import Sending
 from changeglot.sinks.base import LakeSink, Mark
 from changeglot.sinks.delta import Delta
 from changeglot.sinks.messages import MessageSink
-from changeglot.sources.base import PLACE, MessageSource
+from changeglot.sources.base import LANE, PLACE, SENT, MessageSource
 from changeglot.tables import Tables
 from changeglot.target import Applied, Planned, TableWork, Target, Upkeep
 
@@ -105,31 +105,50 @@ class Pipeline:
     ) -> StreamingQuery:
         """The running query; with `once` it ends when all that is there is applied. `told` hears of each batch."""
         writer: list[str] = []
+        targets = self.targets
+        stream = self.source.messages(spark)
+        # Files are numbered in a batch only. What a stream is planned with is built once, not with each batch.
+        early = self.source.marked
 
         def apply(batch: DataFrame, number: int) -> None:
             # Only the first batch of a process can have been begun by another one before.
             replayed = not writer
             if replayed:
                 writer.append(f"{self.name}/{_query_id(spark, self.checkpoint)}")
-            told(self.apply(batch, Mark(writer[0], number, replayed)))
+            staged = batch if early else self._staged(batch, targets)
+            told(self._apply(staged, Mark(writer[0], number, replayed), targets))
 
-        stream = self.source.messages(spark).writeStream.queryName(self.name).foreachBatch(apply)
-        stream = stream.option("checkpointLocation", self.checkpoint)
-        return (stream.trigger(availableNow=True) if once else stream).start()
+        query = (self._staged(stream, targets) if early else stream).writeStream.foreachBatch(apply)
+        query = query.queryName(self.name).option("checkpointLocation", self.checkpoint)
+        return (query.trigger(availableNow=True) if once else query).start()
 
     def apply(self, batch: DataFrame, mark: Mark) -> Applied:
         """The messages of a batch, as the source gives them, in the sinks. A second time it changes no table."""
-        changes, targets = self._changes(self.source.placed(batch)), self.targets
-        notes = Notes(batch.sparkSession, f"{self._notes}/seen")
+        targets = self.targets
+        return self._apply(self._staged(batch, targets), mark, targets)
+
+    def _passing(self, targets: Sequence[Target | Sending]) -> Sending | None:
+        """What all changes can be passed on to as they lie, if that is all that becomes of them."""
         first, *others = targets
-        if self.source.marked and not others and isinstance(first, Sending) and first.plain:
-            passed = first.pass_on(changes, mark, lambda rows: seen(rows, notes, mark.batch).some_twice)
-            if passed is not None:
-                return passed
-        changes = settled(changes)
+        return first if self.source.marked and not others and isinstance(first, Sending) and first.plain else None
+
+    def _staged(self, messages: DataFrame, targets: Sequence[Target | Sending]) -> DataFrame:
+        """What is made of messages, of a batch or a stream, before a batch is looked at."""
+        changes, passing = self._changes(self.source.placed(messages)), self._passing(targets)
+        return passing.staged(changes) if passing else changes
+
+    def _apply(self, staged: DataFrame, mark: Mark, targets: Sequence[Target | Sending]) -> Applied:
+        notes = Notes(staged.sparkSession, f"{self._notes}/seen")
+        if passing := self._passing(targets):
+            return passing.pass_on(staged, mark, notes)
         if self.source.marked:
-            found = seen(changes, notes, mark.batch)
-            changes = settled(_ordered(found.once())) if found.some else found.once()
+            staged, facts = watched(staged, {"marked": F.count(SENT)})
+            changes = settled(staged)
+            if facts()["marked"]:
+                changes = settled(_ordered(seen(changes, notes, mark.batch).once()))
+            changes = changes.drop(LANE, SENT)
+        else:
+            changes = settled(staged)
         return Applied.together({self._label(n): self._applied(changes, t, mark) for n, t in enumerate(targets)})
 
     def _changes(self, messages: DataFrame) -> DataFrame:

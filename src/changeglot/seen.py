@@ -70,13 +70,8 @@ class Seen:
     old: bool
     before: _Known
 
-    @property
-    def some_twice(self) -> bool:
-        """May there be messages that were sent before?"""
-        return self.twice or self.old
-
     def once(self) -> DataFrame:
-        """The rows without those of messages that were sent before, in their place; without LANE and SENT."""
+        """The rows without those of messages that were sent before, in their place."""
         rows = _numbered(self.rows)
         if self.twice:
             first = _messages(rows).where(F.col("__first") != F.col("__last")).drop("__last")
@@ -95,7 +90,7 @@ class Seen:
             began = F.broadcast(self._beginnings(rows))
             place = F.concat(F.col("__began"), F.lit(" "), number(F.col(_NUMBER).cast("string")))
             rows = rows.join(began, [*_WHO, _BATCH], "left").withColumn(PLACE, F.coalesce(place, PLACE))
-        return rows.select(*(name for name in self.rows.columns if name not in (SENT, LANE)))
+        return rows.select(*self.rows.columns)
 
     def _beginnings(self, rows: DataFrame) -> DataFrame:
         """Where each sender's batches began: those that were begun before, where they did then."""

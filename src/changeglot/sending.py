@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -24,6 +25,7 @@ from changeglot.held import MESSAGE, Quarantine
 from changeglot.layout import encode
 from changeglot.model import CHANGE, Change, Op, Phase, change
 from changeglot.notes import Notes
+from changeglot.seen import seen
 from changeglot.sinks.base import LakeSink, Mark
 from changeglot.sinks.messages import LANE, SENT, TOPIC, MessageSink
 from changeglot.sources import base as read
@@ -35,6 +37,10 @@ _SEPARATOR = "\x01"
 #: Before the names of fields, among what is observed.
 _LOST = "lost "
 _HALF, _OP, _ROW_KEY, _RELATION, _TOMB = "__half", "__sent_op", "__row_key", "__sent_relation", "__tomb"
+_HASH, _BAD, _AT, _ORDINAL = "__hash", "__bad", "__committed_at", "__ordinal"
+#: Seconds for which the lanes of topics are taken to be as many as they were. Kafka's own clients ask less often.
+_FRESH = 60
+_NOBODY = Tidings((), 0, None)
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,8 @@ class Sending(Ruled):
     folder: str
     #: The name of what is on its way again out of the quarantine, if it is that.
     replay: str | None = None
+    #: The topics' lanes, and when they were looked up.
+    looked_up: dict[str, tuple[int, float]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def codec(self) -> Codec:
@@ -73,7 +81,7 @@ class Sending(Ruled):
             # What follows reads it once for each table.
             judged = settled(judged)
         good = self._routed(judged.where(F.col("problem").isNull()), told)
-        coded, facts = watched(self._coded(good, told), self._facts())
+        coded, facts = watched(self._coded(good, told), self._facts(F.lit(True)))
         # Before any is sent: what they tell of themselves is not to be had of a writer, and one that tries once more to
         # send them need not make them again.
         messages = settled(self._laid(coded, told, mark))
@@ -96,33 +104,53 @@ class Sending(Ruled):
 
     @property
     def plain(self) -> bool:
-        """Does every change go to one topic as it is, whatever its table?"""
+        """Does every change go to one topic as it is, whatever its table, and only those of a row must be in order?"""
         every = any(rule.match == "*" for rule in self.rules) and not any(map(_shapes, self.rules))
-        return every and self.sink.one_topic is not None and self.quarantine.on_key_error != "hold"
+        one = self.sink.one_topic is not None and self.sink.partition == "key"
+        return every and one and self.quarantine.on_key_error != "hold"
 
-    def pass_on(self, changes: DataFrame, mark: Mark, some_twice: Callable[[DataFrame], bool]) -> Applied | None:
-        """What `apply` does, with changes that are computed once and not kept; None, and nothing sent, if some are old.
-
-        Their tables are not known, which takes a look of its own.
-        """
+    def staged(self, changes: DataFrame) -> DataFrame:
+        """What `pass_on` takes of changes of a transport, a batch of them or a stream."""
         judged = changes.withColumn("problem", F.coalesce("problem", self._problem()))
+        bad = F.when(F.col("problem").isNotNull(), F.struct(*Quarantine.wants))
+        judged = judged.withColumns({_BAD: bad, _AT: F.col("committed_at"), _ORDINAL: F.col("ordinal")})
+        own = ("key", "value", "spoken", "part", "lost", TOPIC, _HALF, _OP, _HASH, _BAD, _AT, _ORDINAL)
+        return self._coded(judged, _NOBODY).select(*own, read.PLACE, read.LANE, read.SENT)
+
+    def pass_on(self, staged: DataFrame, mark: Mark, notes: Notes) -> Applied:
+        """What `apply` does, with changes that are made into messages once and are sent as they lie.
+
+        The changes of a row are in order as they are in their own transport, and its partitions are known: a message
+        has its number among those of the partition that it comes from. Their tables are not known, which takes a look
+        of its own.
+        """
+        rows, found = self._looked_at(staged)
+        number = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << 33) - 1)) + 1
+        if found["marked"]:
+            # Some may be there twice, or behind others that were sent after them.
+            rows, found = self._looked_at(seen(rows, notes, mark.batch).once())
+            lane = Window.partitionBy(read.LANE).orderBy(read.PLACE, _ORDINAL, _HALF, _TOMB, "part", LANE)
+            number = F.row_number().over(lane)
+        lost = self._lost(found)
+        going = self._going(rows, self._lanes(rows.sparkSession, _NOBODY, mark))
+        self.sink.send(self._numbered(going, number, mark, F.col(read.LANE)))
+        bad = rows.where(F.col(_BAD).isNotNull()).select(f"{_BAD}.*")
+        kept = self.quarantine.keep(bad, self.lake, self.name, mark, table_name()) if found["bad"] else 0
+        counts = {str(self.sink.one_topic): int(found["good"])}
+        return Applied(mark.batch, counts, kept, {}, found["newest"], untold=int(found["untold"]), lost=lost)
+
+    def _looked_at(self, staged: DataFrame) -> tuple[DataFrame, Mapping[str, Any]]:
+        """The messages settled, and facts about them. Any: what was observed."""
+        good = F.col(_BAD).isNull()
         about = {
-            "bad": F.count("problem"),
-            "good": F.count_if(F.col("problem").isNull()),
-            "newest": F.max("committed_at"),
+            "bad": F.count(_BAD),
+            "good": F.count_if(good & (F.col(_HALF) == 0) & (F.col("part") == 0)),
+            "newest": F.max(_AT),
+            "marked": F.count(read.SENT),
+            **self._facts(good),
         }
-        judged, seen = watched(judged, about)
-        nobody = Tidings((), 0, None)
-        coded, facts = watched(self._coded(judged.where(F.col("problem").isNull()), nobody), self._facts())
-        messages = settled(self._laid(coded, nobody, mark))
-        if some_twice(messages):
-            return None
-        lost = self._lost(facts())
-        self.sink.send(messages)
-        bad = judged.where(F.col("problem").isNotNull())
-        kept = self.quarantine.keep(bad, self.lake, self.name, mark, table_name()) if seen()["bad"] else 0
-        counts = {str(self.sink.one_topic): int(seen()["good"])}
-        return Applied(mark.batch, counts, kept, {}, seen()["newest"], untold=int(facts()["untold"]), lost=lost)
+        staged, facts = watched(staged, about)
+        return settled(staged), facts()
 
     def planned(self, told: Told, rule: Rule) -> Planned:
         """What would become of a table."""
@@ -180,8 +208,7 @@ class Sending(Ruled):
         """The messages, with what is asked for to send them; not those that the format has no word for."""
         every = self.codec.parts(change()) is None and self.sink.partition != "key"
         split = changes.withColumn(_HALF, F.lit(0)) if every else _split(changes)
-        values = F.transform(F.map_values("key"), lambda value: F.coalesce(value, F.lit("")))
-        key = F.concat_ws(_SEPARATOR, table_name(), values)
+        key = F.concat_ws(_SEPARATOR, table_name(), F.array_join(F.map_values("key"), _SEPARATOR, ""))
         split = split.withColumns(
             {
                 _OP: F.col("op"),
@@ -191,7 +218,8 @@ class Sending(Ruled):
             }
         )
         coded = encode(split, self.sink.format, tables=self.known, options=self._options)
-        return coded.drop(MESSAGE, "problem", "raw")
+        coded = coded.withColumn("key", F.coalesce("key", _ROW_KEY))
+        return coded.withColumn(_HASH, self._hash()).drop(MESSAGE, "problem", "raw", _ROW_KEY, _RELATION)
 
     def _topic(self, told: Tidings) -> Column:
         """STRING: where the change goes; NULL if it is of no table and there is a topic for each."""
@@ -215,10 +243,15 @@ class Sending(Ruled):
                     found[word] = self.sink.topic_of(each.named, phase)
         return found
 
-    def _facts(self) -> dict[str, Column]:
+    def _facts(self, good: Column) -> dict[str, Column]:
+        """What is to be known of the messages, of which some may be `good`."""
         going = F.col("spoken") & F.col(TOPIC).isNotNull()
-        lost = {_LOST + loss.field: F.count_if(F.array_contains("lost", loss.field)) for loss in self.codec.losses}
-        return {"untold": F.count_if(~going), **lost}
+        about = {"untold": F.count_if(good & ~going)}
+        if self.sink.on_loss == "ignore":
+            return about
+        return about | {
+            _LOST + loss.field: F.count_if(good & F.array_contains("lost", loss.field)) for loss in self.codec.losses
+        }
 
     def _lost(self, found: Mapping[str, Any]) -> dict[str, dict[str, int]]:
         """What is to be told of what the messages do not carry; raises what is refused. Any: what was observed."""
@@ -230,50 +263,60 @@ class Sending(Ruled):
 
     def _laid(self, coded: DataFrame, told: Tidings, mark: Mark) -> DataFrame:
         """The messages in their lanes, each lane in order and its messages numbered: the same ones every time."""
-        lanes = self._lanes(coded.sparkSession, told, mark)
+        going = self._going(coded, self._lanes(coded.sparkSession, told, mark))
+        number = F.row_number().over(Window.partitionBy(TOPIC, LANE).orderBy(ORDER, _HALF, _TOMB, "part"))
+        return self._numbered(going, number, mark)
+
+    def _going(self, coded: DataFrame, lanes: Mapping[str, int]) -> DataFrame:
+        """The messages that are sent, each with its lane."""
+        count = _count_of(lanes, F.col(TOPIC))
+        # As Kafka's clients do: the sign is dropped.
+        lane = (F.col(_HASH).bitwiseAND(F.lit(0x7FFFFFFF)) % count).cast("int")
         going = coded.where(F.col("spoken") & F.col(TOPIC).isNotNull())
-        key = F.coalesce("key", _ROW_KEY)
-        going = going.withColumns({"key": key, "__lanes": _looked_up(lanes, F.col(TOPIC))})
-        going = going.withColumn(LANE, self._lane())
+        going = going.withColumn(LANE, F.coalesce(lane, F.lit(0)))
         if self.sink.ddl == "all" and self.sink.partition == "key":
-            each = F.sequence(F.lit(0), F.col("__lanes") - 1)
+            each = F.sequence(F.lit(0), count - 1)
             of = F.when(F.col(_OP).isin(*Op.ROWS), F.array(LANE)).otherwise(each)
             going = going.withColumn(LANE, F.explode(of))
-        if self.sink.tombstones:
-            dead = (F.col(_OP) == Op.DELETE) & F.col("key").isNotNull() & (F.col("part") == 0)
-            copies = F.when(dead, F.array(F.lit(0), F.lit(1))).otherwise(F.array(F.lit(0)))
-            going = going.withColumn(_TOMB, F.explode(copies))
-            going = going.withColumn("value", F.when(F.col(_TOMB) == 0, F.col("value")))
-        else:
-            going = going.withColumn(_TOMB, F.lit(0))
-        number = F.row_number().over(Window.partitionBy(TOPIC, LANE).orderBy(ORDER, _HALF, _TOMB, "part"))
-        sent = F.concat_ws(" ", F.lit(str(mark.batch)), number.cast("string"), F.lit(self._writer(mark)))
-        origin = (name for name in (read.PLACE, read.LANE, read.SENT) if name in going.columns)
-        return going.select(TOPIC, LANE, "key", "value", sent.alias(SENT), *origin)
+        if not self.sink.tombstones:
+            return going.withColumn(_TOMB, F.lit(0))
+        dead = (F.col(_OP) == Op.DELETE) & F.col("key").isNotNull() & (F.col("part") == 0)
+        copies = F.when(dead, F.array(F.lit(0), F.lit(1))).otherwise(F.array(F.lit(0)))
+        going = going.withColumn(_TOMB, F.explode(copies))
+        return going.withColumn("value", F.when(F.col(_TOMB) == 0, F.col("value")))
 
-    def _lane(self) -> Column:
-        """INT: which lane the message goes to; of other than rows the first, unless a table has one of its own."""
-        of_row = F.col(_OP).isin(*Op.ROWS)
-        if self.sink.partition == "one":
-            return F.lit(0)
+    def _numbered(self, going: DataFrame, number: Column, mark: Mark, *origin: Column) -> DataFrame:
+        """The messages as they are sent, each with what it is known by; `origin`: what the numbers are counted in."""
+        writer = F.lit(self._writer(mark))
+        sent = F.concat_ws(" ", F.lit(str(mark.batch)), number.cast("string"), writer, *origin)
+        return going.select(TOPIC, LANE, "key", "value", sent.alias(SENT))
+
+    def _hash(self) -> Column:
+        """INT: what chooses the lane; NULL for the first, where all but rows go unless a table has one of its own."""
         table = F.col(_RELATION).cast("binary")
-        hashed = F.coalesce("key", table) if self.sink.partition == "key" else table
-        # As Kafka's clients do: the sign is dropped.
-        lane = (kernel.murmur2(hashed).bitwiseAND(F.lit(0x7FFFFFFF)) % F.col("__lanes")).cast("int")
-        return lane if self.sink.partition == "table" else F.when(of_row, lane).otherwise(F.lit(0))
+        if self.sink.partition == "one":
+            return F.lit(None).cast("int")
+        if self.sink.partition == "table":
+            return kernel.murmur2(table)
+        return F.when(F.col(_OP).isin(*Op.ROWS), kernel.murmur2(F.coalesce("key", table)))
 
     def _lanes(self, spark: SparkSession, told: Tidings, mark: Mark) -> dict[str, int]:
         """How many lanes the topics have; of a batch that is sent again, as many as they had the first time."""
         notes = Notes(spark, f"{self.folder.rstrip('/')}/lanes")
-        noted = notes.of(mark.batch) if mark.replayed else None
-        if noted is not None:
-            return {str(topic): int(count) for topic, count in noted.items()}
         one = self.sink.one_topic
         topics = [one] if one else sorted({*self._topics(told).values()})
-        found = self.sink.lanes(spark, topics)
-        if self.replay is None:
-            notes.write(mark.batch, found)
-        return found
+        now = time.monotonic()
+        noted: dict[str, int] = notes.until(mark.batch) or {} if mark.replayed and self.replay is None else {}
+        before = {topic: count for topic, (count, _) in self.looked_up.items()} | noted
+        asked = [topic for topic in topics if now - self.looked_up.get(topic, (0, -_FRESH))[1] >= _FRESH]
+        if asked:
+            there = self.sink.lanes(spark, asked)
+            # Lanes that were added since are for the next batch. Those that are gone are for none.
+            found = {topic: min(count, noted.get(topic, count)) for topic, count in there.items()}
+            self.looked_up.update({topic: (n, now if n == there[topic] else -_FRESH) for topic, n in found.items()})
+            if self.replay is None and found.items() - before.items():
+                notes.write(mark.batch, before | found)
+        return {topic: self.looked_up[topic][0] for topic in topics}
 
     def _writer(self, mark: Mark) -> str:
         """Who sends: another one if it would number the messages otherwise, and would seem to have sent them."""
@@ -285,7 +328,7 @@ def _shapes(rule: Rule) -> bool:
     return bool(rule.filter or rule.project or rule.mask or rule.rename)
 
 
-def _looked_up(counts: Mapping[str, int], topic: Column) -> Column:
+def _count_of(counts: Mapping[str, int], topic: Column) -> Column:
     if len(set(counts.values())) <= 1:
         return F.lit(next(iter(counts.values()), 1))
     return F.create_map(*(part for name, count in counts.items() for part in (F.lit(name), F.lit(count))))[topic]

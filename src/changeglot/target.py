@@ -45,6 +45,8 @@ _HISTORY = {
 }
 #: Added to a table's name: its change log, its history, and the keys of rows that are gone.
 LOG, VERSIONS, ENDED = "__log", "__history", "__ended"
+#: The property of a log that names who alone has written it; or says that there are several.
+_WRITER, _SEVERAL = "changeglot.writer", "several"
 #: The first of a key's values, by which the rows that are gone lie: those of a batch are found without reading all.
 _FIRST = "first"
 _ENDED = {"key": "array<string>", _FIRST: "string", ORDER: "string", "at": "timestamp"}
@@ -135,6 +137,9 @@ class Target(Ruled):
         # Each looks at what the sink has: they wait more than they work.
         at_once(look for each in work for look in (each.check, each.look_back))
         bad = [changes.where(F.col("problem").isNotNull())] if told.bad else []
+        at_once(each.make_log for each in {each.place: each for each in work}.values())
+        # Appending takes no settings of the session: all at once.
+        at_once(partial(each.sink.append, *each.entry) for each in work if each.logged and each.new_to_log)
         places = set()
         for each in work:
             # Another table of the batch may have gone into the same one: it is looked at anew.
@@ -361,16 +366,54 @@ class TableWork:
         made = self.spark.createDataFrame(lines, schema).withColumn("at", F.current_timestamp())
         self.sink.append(made, table, self.mark.of(self.told.name, "schema"))
 
+    # The log
+
+    @property
+    def logged(self) -> bool:
+        return "append" in self.rule.mode
+
+    def make_log(self) -> None:
+        """Makes the log, if it is wanted and not there."""
+        table = self.table(LOG)
+        if self.logged and not self.sink.exists(self.spark, table):
+            alone = {_WRITER: self.mark.writer}
+            self.sink.create(self.spark, table, log.columns(), searched=log.SEARCHED, properties=alone)
+
+    @lazy
+    def entry(self) -> tuple[DataFrame, str, Mark]:
+        """What is added to the log, which, and the mark of that."""
+        return log.entries(self._mine, self.mark.batch), self.table(LOG), self.mark.of(self.told.name, "append")
+
+    @lazy
+    def new_to_log(self) -> bool:
+        """Is it certain that the log has none of the changes, and the batch none of them twice?
+
+        What has no position in the source's log is known by its place in the transport, which one writer reads once. If
+        there was another one, it may have read the same: with a checkpoint that is lost now, for instance.
+        """
+        if self.told.placed or self.target.replay:
+            return False
+        table = self.table(LOG)
+        writer = self.sink.properties(self.spark, table).get(_WRITER)
+        if writer not in (self.mark.writer, _SEVERAL):
+            self.sink.put(self.spark, table, {_WRITER: _SEVERAL})
+        return writer == self.mark.writer
+
     # Rows
+
+    @lazy
+    def _mine(self) -> DataFrame:
+        """The good changes, as the rule wants them."""
+        return self._routed(self.changes.where(self.told.has & F.col("problem").isNull()))
 
     def apply(self) -> Sequence[DataFrame]:
         """The changes in the tables; gives those that have no place there, with the problem."""
-        mine = self._routed(self.changes.where(self.told.has & F.col("problem").isNull()))
-        if "append" in self.rule.mode:
-            self._append(mine)
+        if self.logged and not self.new_to_log:
+            lines, table, mark = self.entry
+            self.sink.once(self.spark, table, mark, lambda: log.merge(lines, table))
         if not self.made:
             return ()
-        mine = amended(mine, IMAGES, ORDER, self.amendments).where(F.col("op").isin(*Op.ROWS))
+        mine = amended(self._mine, IMAGES, ORDER, self.amendments).where(F.col("op").isin(*Op.ROWS))
         bad = self._replace(mine) if self._tells_whole else None
         if bad == 0:
             return ()
@@ -469,12 +512,6 @@ class TableWork:
             named = kernel.pick(F.col("before"), F.col("after"), names)
             changes = changes.withColumn("key", F.coalesce(F.when(fits, F.col("key")), named, F.col("key")))
         return routed(changes, rule, self.told.columns, rule.keys or self.told.key)
-
-    def _append(self, changes: DataFrame) -> None:
-        table = self.table(LOG)
-        self.sink.create(self.spark, table, log.columns())
-        mark = self.mark.of(self.told.name, "append")
-        self.sink.once(self.spark, table, mark, lambda: log.merge(changes, table, self.mark.batch))
 
     def _remember(self, ends: DataFrame) -> None:
         """What is gone now, for changes that come late."""

@@ -11,6 +11,8 @@ from changeglot.model import CHANGE
 
 #: What a change is known by when it comes a second time: its place in the source's log, else in the transport.
 IDENTITY, BATCH = "__identity", "__batch"
+#: What a log is searched by.
+SEARCHED = ("op", "committed_at", ORDER, IDENTITY, BATCH)
 
 
 def columns() -> dict[str, str]:
@@ -19,14 +21,18 @@ def columns() -> dict[str, str]:
     return {**fields, ORDER: "string", IDENTITY: "string", BATCH: "bigint"}
 
 
-def merge(changes: DataFrame, table: str, number: int) -> None:
-    """The changes added to the log, less those that it has."""
+def entries(changes: DataFrame, number: int) -> DataFrame:
+    """The changes as lines of the log; `number`: of the batch."""
     source = F.concat_ws(" ", F.slice(F.split(ORDER, " "), 1, 3), F.col("op"), F.to_json(F.col("key")))
     identity = F.when(F.col("position").isNotNull(), source).otherwise(F.col(ORDER))
-    rows = changes.select(
+    return changes.select(
         *CHANGE.fieldNames(), ORDER, identity.alias(IDENTITY), F.lit(number).cast("bigint").alias(BATCH)
     )
-    rows = settled(rows.dropDuplicates([IDENTITY]))
+
+
+def merge(lines: DataFrame, table: str) -> None:
+    """The lines added to the log, less those that it has."""
+    rows = settled(lines.dropDuplicates([IDENTITY]))
     # The bounds spare reading files of the log that are older than all of it.
     least, greatest = rows.agg(F.min(IDENTITY), F.max(IDENTITY)).collect()[0]
     known = t(IDENTITY).between(F.lit(least), F.lit(greatest)) & (s(IDENTITY) == t(IDENTITY))

@@ -14,6 +14,7 @@ from __future__ import annotations
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from changeglot import kernel
 from changeglot.model import Change, Phase
 
 #: Columns that every applied table has beside the source's own.
@@ -23,12 +24,11 @@ ORDER = "__order"
 def order(change: Change, place: Column) -> Column:
     """STRING, never NULL: sorts as the changes are ordered; `place` is text that sorts as the transport does."""
     snapshot = F.when(change["phase"] == Phase.SNAPSHOT, "0").otherwise("1")
-    parts = F.transform(change["position"].cast("array<string>"), number)
     # A space sorts before a dot, and a dot before a letter: a shorter position before those that it begins.
     return F.concat_ws(
         " ",
         snapshot,
-        F.coalesce(F.array_join(parts, "."), F.lit("")),
+        F.coalesce(kernel.sortable(change["position"]), F.lit("")),
         F.coalesce(number(change["transaction"]["order"].cast("string")), F.lit("")),
         place,
     )

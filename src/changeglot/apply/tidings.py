@@ -43,6 +43,8 @@ class Told:
     #: The order of the batch's first change, of whatever table.
     oldest: str
     truncated: str | None
+    #: Has some change a position in the source's log?
+    placed: bool
     statements: Sequence[tuple[str, str, str | None]] = ()
 
     @property
@@ -105,15 +107,18 @@ def tables(changes: DataFrame) -> Tidings:
     of_rows = F.col("op").isin(*Op.ROWS)
     by = (F.when(of_rows, each).alias(name) for name, each in said.items())
     alike = good.groupBy(*_RELATION, "op", *by).agg(
-        F.count(F.lit(1)).alias("changes"), F.max("committed_at").alias("newest")
+        F.count(F.lit(1)).alias("changes"), F.max("committed_at").alias("newest"), F.count("position").alias("placed")
     )
     # Parts of rows may be as many as there are rows: of their names, those that some tell, and those that all do.
     groups = alike.groupBy(*PARTS, "op", "columns", "key").agg(
-        F.sum("changes").alias("changes"), F.max("newest").alias("newest"), F.collect_list("names").alias("lists")
+        F.sum("changes").alias("changes"),
+        F.max("newest").alias("newest"),
+        F.sum("placed").alias("placed"),
+        F.collect_list("names").alias("lists"),
     )
     some = F.array_distinct(F.flatten("lists")).alias("names")
     every = F.reduce("lists", F.get("lists", F.lit(0)), F.array_intersect).alias("always")
-    found = groups.select(*PARTS, "op", "columns", "key", "changes", "newest", some, every).collect()
+    found = groups.select(*PARTS, "op", "columns", "key", "changes", "newest", "placed", some, every).collect()
     of_tables = good.where(F.col("op").isin(Op.DDL, Op.TRUNCATE))
     spoken = _spoken(of_tables) if any(row["op"] in (Op.DDL, Op.TRUNCATE) for row in found) else {}
     rows_of: dict[_Parts, list[Row]] = {}
@@ -172,5 +177,6 @@ def _told(
         updates=[frozenset(row["always"] or ()) for row in rows if row["op"] == Op.UPDATE],
         oldest=oldest,
         truncated=truncated,
+        placed=any(row["placed"] for row in rows),
         statements=statements,
     )

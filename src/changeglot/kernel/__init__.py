@@ -77,6 +77,11 @@ def murmur2(content: Column) -> Column:
     return _call("murmur2", content)
 
 
+def sortable(numbers: Column) -> Column:
+    """STRING of an ARRAY<DECIMAL(20, 0)>: sorts as the numbers do, which are not negative."""
+    return _call("sortable", numbers)
+
+
 def canonical(image: Column, columns: Column, rules: Mapping[str, str]) -> Column:
     """STRUCT<values, problem>: an image that was read, in canonical text, by the rule for each column's type."""
     return _call("canonical", image, columns, table(rules))

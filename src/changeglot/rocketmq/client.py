@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
@@ -23,13 +24,13 @@ from changeglot.rocketmq.connection import (
     Said,
     Unreachable,
 )
-from changeglot.rocketmq.messages import Message, Outgoing, RocketMQError, decoded, encoded
+from changeglot.rocketmq.messages import Messages, Outgoing, RocketMQError, decoded, encoded
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 #: Pulls under way for one queue: as many as keep the broker busy while we decode, of about so many bytes in all.
-DEPTH, WINDOW = 16, 8 << 20
+DEPTH, WINDOW = 32, 8 << 20
 #: Bytes of a batch that is sent, and of all that wait to be sent or acknowledged.
 BATCH, HELD = 1 << 20, 32 << 20
 
@@ -206,7 +207,7 @@ class Client:
 
     def pull(
         self, queue: Queue, first: int, end: int, *, group: str, at_once: int = 32, lossy: bool = False
-    ) -> Iterator[list[Message]]:
+    ) -> Iterator[Messages]:
         """The messages of a queue from one offset until before another, in order, some at a time.
 
         OffsetGone: one is not there any more, and it is not said that what is lost be passed over (`lossy`).
@@ -215,7 +216,7 @@ class Client:
         while first < end:
             try:
                 for messages, reached in self._pulled(queue, first, end, group=group, at_once=at_once, lossy=lossy):
-                    if messages:
+                    if messages.offsets:
                         yield messages
                     first, patience = reached, self.patience(f"reading {queue}")
             except Unreachable as problem:
@@ -223,7 +224,7 @@ class Client:
 
     def _pulled(
         self, queue: Queue, first: int, end: int, *, group: str, at_once: int, lossy: bool
-    ) -> Iterator[tuple[list[Message], int]]:
+    ) -> Iterator[tuple[Messages, int]]:
         """Messages and the offset after them, until the end or a loss.
 
         However many it is asked for, a broker gives 32 at once, 8 if it has to read its disk, and no more than 256 kB.
@@ -242,26 +243,30 @@ class Client:
         connection = self.connection(queue, self.soon())
         under_way: deque[tuple[int, int]] = deque()
 
-        def ask(offset: int, until: int) -> tuple[int, int]:
-            wanted = {**fields, "queueOffset": str(offset), "maxMsgNums": str(until - offset)}
-            return connection.ask(Ask.PULL, wanted, deadline=self.soon()), until
+        def ask(*stretches: tuple[int, int]) -> list[tuple[int, int]]:
+            wanted = (
+                {**fields, "queueOffset": str(offset), "maxMsgNums": str(until - offset)} for offset, until in stretches
+            )
+            numbers = connection.ask_each(Ask.PULL, wanted, deadline=self.soon())
+            return [(number, until) for number, (_, until) in zip(numbers, stretches, strict=True)]
 
         step, depth, whole, asked = at_once, 2, 0, first
         try:
             while first < end:
-                while asked < end and len(under_way) < depth:
-                    until = min(asked + step, end)
-                    under_way.append(ask(asked, until))
+                # Half of them at once: to send and to be woken costs more than the requests do.
+                if asked < end and len(under_way) <= depth // 2:
+                    until = min(end, asked + step * (depth - len(under_way)))
+                    under_way += ask(*((each, min(each + step, until)) for each in range(asked, until, step)))
                     asked = until
                 number, until = under_way.popleft()
                 answer = connection.answer(number, self.soon())
                 messages, reached = _taken(queue, first, until, answer)
-                if reached - first != len(messages):
+                if reached - first != len(messages.offsets):
                     self._lose(queue, first, messages, answer, lossy=lossy)
                     yield messages, min(reached, end)
                     return
                 if reached < until:
-                    under_way.appendleft(ask(reached, until))
+                    under_way.extendleft(ask((reached, until)))
                     step, whole = reached - first, 0
                 elif (whole := whole + 1) == 64:
                     step, whole = min(at_once, 2 * step), 0
@@ -273,9 +278,8 @@ class Client:
             if under_way:
                 connection.close()
 
-    def _lose(self, queue: Queue, first: int, messages: Sequence[Message], answer: Answer, *, lossy: bool) -> None:
-        there = {message.offset for message in messages}
-        gone = next(offset for offset in count(first) if offset not in there)
+    def _lose(self, queue: Queue, first: int, messages: Messages, answer: Answer, *, lossy: bool) -> None:
+        gone = next(offset for offset in count(first) if offset not in messages.offsets)
         begins, ends = answer.fields.get("minOffset"), answer.fields.get("maxOffset")
         if not lossy:
             raise OffsetGone(
@@ -474,18 +478,18 @@ class Sender:
         return connection, connection.ask(Ask.SEND if single else Ask.SEND_BATCH, fields, body, deadline=deadline)
 
 
-def _taken(queue: Queue, first: int, until: int, answer: Answer) -> tuple[list[Message], int]:
+def _taken(queue: Queue, first: int, until: int, answer: Answer) -> tuple[Messages, int]:
     """The messages of an answer to a pull, and where to go on: farther than there are messages if some are gone."""
     if answer.code == Said.DONE:
-        found = list(decoded(answer.body))
-        wanted = [message for message in found if first <= message.offset < until]
-        return wanted, wanted[-1].offset + 1 if wanted else max(found[0].offset, first + 1)
-    following = int(answer.fields.get("nextBeginOffset", first))
+        found = decoded(answer.body)
+        wanted = found.part(bisect_left(found.offsets, first), bisect_left(found.offsets, until))
+        return wanted, wanted.offsets[-1] + 1 if wanted.offsets else max(found.offsets[0], first + 1)
+    none, following = Messages.none(), int(answer.fields.get("nextBeginOffset", first))
     if answer.code == Said.OFFSET_MOVED:
         # Where the queue begins; or ends, if that is before what is wanted, which then is nowhere.
-        return [], following if following > first else 1 << 63
+        return none, following if following > first else 1 << 63
     if answer.code == Said.ASK_AGAIN and following > first:
-        return [], following
+        return none, following
     if answer.code in (Said.NOT_FOUND, Said.ASK_AGAIN):
         raise Unreachable(f"the broker has nothing at offset {first}", hint="Its log says more.")
     raise Refused(f"reading {queue}", answer)

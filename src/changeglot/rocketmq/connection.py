@@ -13,7 +13,7 @@ import re
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import count
@@ -25,6 +25,8 @@ from changeglot.rocketmq.messages import RocketMQError
 VERSION = 413
 #: What a server reads as one frame (com.rocketmq.remoting.frameMaxLength); a longer one makes it hang up.
 FRAME = 16 << 20
+#: Bytes that are received at once, if they are there.
+AHEAD = 1 << 20
 
 
 class Ask(IntEnum):
@@ -144,6 +146,9 @@ class Connection:
         self._credentials = credentials
         self._numbers = count(1)
         self._answers: dict[int, Answer] = {}
+        #: What was received, of which what lies between these two places was not yet asked for.
+        self._ahead = bytearray(AHEAD)
+        self._begin = self._end = 0
         self._socket: socket.socket | None = None
         host, _, port = address.rpartition(":")
         try:
@@ -158,6 +163,17 @@ class Connection:
 
     def ask(self, code: Ask, fields: Mapping[str, str], body: bytes = b"", *, deadline: float) -> int:
         """Sends a request, and gives the number by which its answer is known."""
+        number, frame = self._framed(code, fields, body)
+        self._send(frame, deadline)
+        return number
+
+    def ask_each(self, code: Ask, several: Iterable[Mapping[str, str]], *, deadline: float) -> list[int]:
+        """The same for several requests, which are sent at once."""
+        framed = [self._framed(code, fields, b"") for fields in several]
+        self._send(b"".join(frame for _, frame in framed), deadline)
+        return [number for number, _ in framed]
+
+    def _framed(self, code: Ask, fields: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
         number = next(self._numbers)
         header = {
             "code": code,
@@ -169,24 +185,26 @@ class Connection:
             "extFields": self._credentials.signed(fields, body) if self._credentials else fields,
         }
         head = json.dumps(header).encode()
+        return number, struct.pack(">ii", 4 + len(head) + len(body), len(head)) + head + body
+
+    def _send(self, data: bytes, deadline: float) -> None:
         try:
-            self._ready(deadline).sendall(struct.pack(">ii", 4 + len(head) + len(body), len(head)) + head + body)
+            self._ready(deadline).sendall(data)
         except OSError as problem:
             raise self._lost(problem) from problem
-        return number
 
     def answer(self, number: int, deadline: float) -> Answer:
         """The answer to a request. Unreachable: it says later."""
         while number not in self._answers:
             size, length = struct.unpack(">ii", self._received(8, deadline))
             length &= 0xFFFFFF
-            data = self._received(size - 4, deadline)
-            header = json.loads(data[:length])
+            header = json.loads(self._received(length, deadline))
+            body = self._received(size - 4 - length, deadline)
             # A broker asks its clients, too; only an answer has this flag.
             if header["flag"] & 1:
                 remark, fields = header.get("remark") or "", header.get("extFields") or {}
                 remark = self._credentials.hidden(remark) if self._credentials else remark
-                self._answers[header["opaque"]] = Answer(header["code"], remark, fields, data[length:])
+                self._answers[header["opaque"]] = Answer(header["code"], remark, fields, body)
         answer = self._answers.pop(number)
         if answer.code in LATER:
             said = f"{self._server} says later, code {answer.code}: {answer.words}"
@@ -202,17 +220,29 @@ class Connection:
             self._socket = None
 
     def _received(self, size: int, deadline: float) -> bytes:
-        data, got = bytearray(size), 0
+        """So many bytes."""
+        if self._end - self._begin < size:
+            self._receive(size, deadline)
+        self._begin += size
+        with memoryview(self._ahead) as view:
+            return bytes(view[self._begin - size : self._begin])
+
+    def _receive(self, size: int, deadline: float) -> None:
+        """Brings so many bytes at least."""
+        left = self._ahead[self._begin : self._end]
+        if len(self._ahead) < size:
+            self._ahead = bytearray(size)
+        self._ahead[: len(left)] = left
+        self._begin, self._end = 0, len(left)
         try:
-            with memoryview(data) as view:
-                while got < size:
-                    part = self._ready(deadline).recv_into(view[got:])
+            with memoryview(self._ahead) as view:
+                while self._end < size:
+                    part = self._ready(deadline).recv_into(view[self._end :])
                     if not part:
                         raise ConnectionError("it closed the connection")
-                    got += part
+                    self._end += part
         except OSError as problem:
             raise self._lost(problem) from problem
-        return bytes(data)
 
     def _ready(self, deadline: float) -> socket.socket:
         if self._socket is None:

@@ -6,26 +6,47 @@ import os
 import struct
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import count
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from changeglot.errors import ChangeglotError
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]  # It has no types.
 
 
 class RocketMQError(ChangeglotError):
     """A name server or a broker is away, refuses, or does not have what is asked for."""
 
 
-class Message(NamedTuple):
-    """A message as it is stored; times in milliseconds."""
+class Messages(NamedTuple):
+    """Messages as they are stored, by columns: there is no object for each of them. Times in milliseconds."""
 
-    offset: int
-    body: bytes
-    properties: dict[str, str]
-    born: int
-    stored: int
+    offsets: list[int]
+    bodies: list[bytes]
+    properties: list[bytes]
+    born: list[int]
+    stored: list[int]
+
+    @classmethod
+    def none(cls) -> Self:
+        return cls([], [], [], [], [])
+
+    def part(self, begin: int, end: int) -> Messages:
+        """Those between two places."""
+        offsets, bodies, properties, born, stored = self
+        return Messages(
+            offsets[begin:end], bodies[begin:end], properties[begin:end], born[begin:end], stored[begin:end]
+        )
+
+    def extend(self, more: Messages) -> None:
+        self.offsets.extend(more.offsets)
+        self.bodies.extend(more.bodies)
+        self.properties.extend(more.properties)
+        self.born.extend(more.born)
+        self.stored.extend(more.stored)
 
 
 class Outgoing(NamedTuple):
@@ -92,37 +113,72 @@ def sharded(key: str, queues: int) -> int:
 
 #: Up to the body, by whether the producer's and the broker's addresses are IPv6 (MessageDecoder).
 _LAYOUTS = {
-    v6: struct.Struct(f">iIiiiqqiq{20 if v6 & 0x10 else 8}xq{20 if v6 & 0x20 else 8}x12xi") for v6 in (0, 16, 32, 48)
+    v6: struct.Struct(f">iI12xq8xiq{20 if v6 & 0x10 else 8}xq{20 if v6 & 0x20 else 8}x12xi") for v6 in (0, 16, 32, 48)
 }
-_FLAGS = struct.Struct(">36xi")
 _MAGIC, _MAGIC_LONG_TOPIC = 0xDAA320A7, 0xDAA320AB
 
 
-def decoded(data: bytes) -> Iterator[Message]:
+def decoded(data: bytes) -> Messages:
     """The messages of a pull's answer."""
+    found = offsets, bodies, properties, born, stored = Messages.none()
     at = 0
     while at < len(data):
-        (flags,) = _FLAGS.unpack_from(data, at)
-        layout = _LAYOUTS[flags & 0x30]
-        size, magic, _, _, _, offset, _, _, born, stored, length = layout.unpack_from(data, at)
+        # The usual layout, which is the shortest; the flags are at the same place in all.
+        layout = _LAYOUTS[0]
+        size, magic, offset, flags, born_at, stored_at, length = layout.unpack_from(data, at)
+        if flags & 0x30:
+            layout = _LAYOUTS[flags & 0x30]
+            *_, born_at, stored_at, length = layout.unpack_from(data, at)
         begin = at + layout.size
-        body = data[begin : begin + length]
         place = begin + length
+        body = data[begin:place]
         if magic == _MAGIC:
             place += 1 + data[place]
         elif magic == _MAGIC_LONG_TOPIC:
             place += 2 + int.from_bytes(data[place : place + 2])
         else:
             raise RocketMQError(f"reading messages: one at offset {offset} is of an unknown kind, {magic:X}")
-        end = place + 2 + int.from_bytes(data[place : place + 2])
-        pairs = data[place + 2 : end].decode("utf-8", "replace").split("\x02")
-        properties = dict([pair.split("\x01", 1) for pair in pairs if "\x01" in pair])
         if flags & 1:
             body = _inflated(body, flags >> 8 & 7)
         if flags & 0x80:
             raise RocketMQError(f"reading messages: that at offset {offset} is a batch of a topic of the type BatchCQ")
-        yield Message(offset, body, properties, born, stored)
+        offsets.append(offset)
+        bodies.append(body)
+        properties.append(data[place + 2 : place + 2 + int.from_bytes(data[place : place + 2])])
+        born.append(born_at)
+        stored.append(stored_at)
         at += size
+    return found
+
+
+def maps(properties: Sequence[bytes]) -> pa.MapArray:
+    """Properties as they are stored, by name: MAP<STRING, STRING> for each message."""
+    import pyarrow as pa
+    import pyarrow.compute as pc  # type: ignore[import-untyped]  # As above.
+
+    # Arrow takes those of all messages apart at once.
+    try:
+        pairs = pc.split_pattern(pa.array(properties, pa.string()), "\x02")
+    except pa.ArrowInvalid:
+        return _plain_maps(properties)  # Some are not UTF-8.
+    parts = pc.split_pattern(pairs.values, "\x01", max_splits=1)
+    whole = pc.equal(pc.list_value_length(parts), 2)
+    before = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(whole.cast(pa.int32()))])
+    parts = parts.filter(whole)
+    names, values = pc.list_element(parts, 0), pc.list_element(parts, 1)
+    places = pa.table({"message": pc.list_parent_indices(pairs).filter(whole), "name": names})
+    if places.group_by(places.column_names, use_threads=False).aggregate([]).num_rows < len(names):
+        return _plain_maps(properties)  # A message has a name twice.
+    return pa.MapArray.from_arrays(before.take(pairs.offsets), names, values)
+
+
+def _plain_maps(properties: Sequence[bytes]) -> pa.MapArray:
+    """The same for whatever is stored, one by one: of a name that is there twice, the last one holds."""
+    import pyarrow as pa
+
+    texts = (each.decode("utf-8", "replace").split("\x02") for each in properties)
+    named = (dict([pair.split("\x01", 1) for pair in pairs if "\x01" in pair]) for pairs in texts)
+    return pa.array([tuple(each.items()) for each in named], pa.map_(pa.string(), pa.string()))
 
 
 def _inflated(body: bytes, how: int) -> bytes:
@@ -131,7 +187,7 @@ def _inflated(body: bytes, how: int) -> bytes:
         return zlib.decompress(body)
     if how not in (1, 2):
         raise RocketMQError(f"reading messages: one is compressed in an unknown way, {how}")
-    import pyarrow as pa  # type: ignore[import-untyped]  # It has no types.
+    import pyarrow as pa
 
     with pa.CompressedInputStream(pa.BufferReader(body), "lz4" if how == 1 else "zstd") as stream:
         return bytes(stream.read())

@@ -83,8 +83,20 @@ class LakeSink(ABC):
     def exists(self, spark: SparkSession, table: str) -> bool: ...
 
     @abstractmethod
-    def create(self, spark: SparkSession, table: str, columns: Mapping[str, str], key: Sequence[str] = ()) -> None:
-        """An empty table, if it is not there; its rows lie by the key."""
+    def create(
+        self,
+        spark: SparkSession,
+        table: str,
+        columns: Mapping[str, str],
+        key: Sequence[str] = (),
+        *,
+        searched: Sequence[str] = (),
+        properties: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """An empty table, if it is not there; its rows lie by the key.
+
+        `searched`: columns of whose values each file tells least and greatest, which takes time; else those it can.
+        """
 
     @abstractmethod
     def done(self, spark: SparkSession, table: str, mark: Mark) -> bool:
@@ -116,8 +128,14 @@ class LakeSink(ABC):
 
     def key(self, spark: SparkSession, table: str) -> tuple[str, ...]:
         """The key that the table was made with."""
-        rows = spark.sql(f"SHOW TBLPROPERTIES {table}").collect()
-        return next((tuple(json.loads(row["value"])) for row in rows if row["key"] == KEY), ())
+        return tuple(json.loads(self.properties(spark, table).get(KEY, "[]")))
+
+    def properties(self, spark: SparkSession, table: str) -> dict[str, str]:
+        return {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {table}").collect()}
+
+    def put(self, spark: SparkSession, table: str, properties: Mapping[str, str]) -> None:
+        """Gives the table other properties."""
+        spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({assigned(properties)})")
 
     def columns(self, spark: SparkSession, table: str) -> dict[str, str]:
         """Names and types, as DDL."""

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import ClassVar
 
 from pyspark.sql import SparkSession
@@ -17,6 +18,7 @@ from changeglot.sinks.base import KEY, LakeSink, Mark, assigned, literal, safe
 
 CATALOG = "changeglot_lake"
 _MARK = "changeglot-batch-"
+_METRICS = "write.metadata.metrics"
 #: Snapshots that are kept however old: the marks of the last batch are in them.
 _SNAPSHOTS = 200
 
@@ -53,11 +55,20 @@ class Iceberg(LakeSink):
     def exists(self, spark: SparkSession, table: str) -> bool:
         return bool(spark.catalog.tableExists(table))
 
-    def create(self, spark: SparkSession, table: str, columns: Mapping[str, str], key: Sequence[str] = ()) -> None:
+    def create(
+        self,
+        spark: SparkSession,
+        table: str,
+        columns: Mapping[str, str],
+        key: Sequence[str] = (),
+        *,
+        searched: Sequence[str] = (),
+        properties: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         if self.exists(spark, table):
             return
         wanted = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns.items())
-        properties = {
+        own = {
             "format-version": "3",
             KEY: json.dumps(list(key)),
             # A changed row is marked as deleted in a file of marks, and its own file is not written again.
@@ -66,7 +77,11 @@ class Iceberg(LakeSink):
             **{f"write.{op}.distribution-mode": "none" for op in ("merge", "update", "delete")},
             "write.metadata.delete-after-commit.enabled": "true",
         }
-        spark.sql(f"CREATE TABLE IF NOT EXISTS {table} ({wanted}) USING iceberg TBLPROPERTIES ({assigned(properties)})")
+        if searched:
+            told = {f"{_METRICS}.column.{name}": "truncate(64)" for name in searched}
+            own |= {f"{_METRICS}.default": "none", **told}
+        given = assigned({**own, **properties})
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {table} ({wanted}) USING iceberg TBLPROPERTIES ({given})")
         by = [name for name in key if columns[name] not in ("binary", "boolean")]
         if by:
             spark.sql(f"ALTER TABLE {table} WRITE LOCALLY ORDERED BY {', '.join(map(quoted, by))}")

@@ -13,6 +13,10 @@ from changeglot import kafka
 from changeglot.options import option, words
 from changeglot.sinks.messages import LANE, SENT, TOPIC, MessageSink
 
+#: Few large requests: a batch of ours waits for all of them at its end, and not for any before. Kafka's own defaults
+#: are for messages that come one by one.
+_PRODUCER = {"batch.size": "262144", "linger.ms": "20", "buffer.memory": "67108864"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Kafka(MessageSink):
@@ -59,5 +63,5 @@ class Kafka(MessageSink):
             F.col(LANE).alias("partition"),
             F.when(F.col(SENT).isNotNull(), F.array(header)).alias("headers"),
         )
-        options = kafka.options(self.servers, self.kafka)
+        options = {**kafka.options(self.servers, _PRODUCER), **kafka.options(self.servers, self.kafka)}
         rows.write.format("kafka").options(**options, includeHeaders="true").save()

@@ -22,7 +22,7 @@ class MessageSource(ABC):
     name: ClassVar[str]
     #: Packages that Spark needs, by their Maven coordinates.
     packages: ClassVar[tuple[str, ...]] = ()
-    #: Does `placed` give LANE and SENT?
+    #: Does `placed` give LANE and SENT? A task of Spark's then reads one lane, all that a batch has of it, in order.
     marked: ClassVar[bool] = False
 
     def session_settings(self) -> dict[str, str]:

@@ -72,12 +72,12 @@ class Kafka(MessageSource):
         return spark.read.format("kafka").options(**{**self._options, **offsets}).load()
 
     def placed(self, batch: DataFrame) -> DataFrame:
-        # An array of two fields each, NULL if there are none; the last of a name counts, as with Kafka's own client.
-        mine = F.filter("headers", lambda header: header["key"] == kafka.HEADER)
+        # An array of two fields each, NULL if there are none.
+        mine = F.array_position("headers.key", kafka.HEADER)
         return batch.select(
             "key",
             "value",
             F.concat_ws(" ", "topic", place(F.col("partition"), F.col("offset"))).alias(PLACE),
             F.concat_ws(" ", "topic", F.col("partition").cast("string")).alias(LANE),
-            F.try_element_at(mine, F.lit(-1))["value"].cast("string").alias(SENT),
+            F.when(mine > 0, F.element_at("headers", mine.cast("int"))["value"]).cast("string").alias(SENT),
         )

@@ -37,6 +37,7 @@ public final class Kernel implements FunctionCatalog {
       Map.entry("write", Write::new),
       Map.entry("quote", Quote::new),
       Map.entry("murmur2", Murmur2::new),
+      Map.entry("sortable", Sortable::new),
       Map.entry("canonical", Canonical::new),
       Map.entry("spelled", Spelled::new),
       Map.entry("overlay", t -> isMap(t) ? new OverlayValues(t) : new OverlayImage(t)),
@@ -236,6 +237,27 @@ public final class Kernel implements FunctionCatalog {
 
     public byte[] invoke(InternalRow a) {
       return a.isNullAt(0) ? null : state().write(a.getUTF8String(0));
+    }
+  }
+
+  /** sortable(numbers): whole numbers, none negative, as text that sorts as they do, one after the other. */
+  public static final class Sortable extends Bound<UTF8String, Void> {
+    Sortable(StructType types) {
+      super(DataTypes.StringType, types);
+    }
+
+    public UTF8String invoke(InternalRow a) {
+      if (a.isNullAt(0)) return null;
+      ArrayData numbers = a.getArray(0);
+      StringBuilder text = new StringBuilder();
+      for (int i = 0; i < numbers.numElements(); i++) {
+        if (numbers.isNullAt(i)) continue;
+        String digits = numbers.getDecimal(i, 20, 0).toString();
+        // How long it is comes first, as a letter. A dot sorts before all of them.
+        if (text.length() > 0) text.append('.');
+        text.append((char) ('@' + digits.length())).append(digits);
+      }
+      return UTF8String.fromString(text.toString());
     }
   }
 
