@@ -31,7 +31,7 @@ RULES: list[dict[str, Any]] = [
 ]
 TABLES_OF = [{**rule, "keys": ["id"], "columns": TYPES} for rule in RULES]
 #: After each sink's steps in turn it is killed so often at random moments.
-AT_RANDOM = 13
+AT_RANDOM = 15
 
 
 class Victim:
