@@ -101,3 +101,8 @@ def at_clock(text: Column, zone: str = "UTC") -> Column:
 def json_text(text: Column) -> Column:
     """The JSON text of a STRING that needs no escape."""
     return F.concat(F.lit('"'), text, F.lit('"'))
+
+
+def row_of_task() -> Column:
+    """BIGINT: which of its task's rows it is, from 0. Not for a stream, which Spark does not let number its rows."""
+    return F.monotonically_increasing_id().bitwiseAND(F.lit((1 << 33) - 1))

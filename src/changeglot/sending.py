@@ -20,6 +20,7 @@ from changeglot.apply.rows import settled
 from changeglot.apply.tidings import PARTS, Tidings, Told, table_name, tables, watched
 from changeglot.codecs import codec
 from changeglot.codecs.base import Codec, half, moved
+from changeglot.columns import row_of_task
 from changeglot.errors import ConfigError
 from changeglot.held import MESSAGE, Quarantine
 from changeglot.layout import encode
@@ -125,7 +126,7 @@ class Sending(Ruled):
         of its own.
         """
         rows, found = self._looked_at(staged)
-        number = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << 33) - 1)) + 1
+        number = row_of_task() + 1
         if found["marked"]:
             # Some may be there twice, or behind others that were sent after them.
             rows, found = self._looked_at(seen(rows, notes, mark.batch).once())
@@ -205,7 +206,7 @@ class Sending(Ruled):
         return routed(changes.where(told.has), rule, told.columns, rule.keys or told.key)
 
     def _coded(self, changes: DataFrame, told: Tidings) -> DataFrame:
-        """The messages, with what is asked for to send them; not those that the format has no word for."""
+        """The messages, with what is asked for to send them; `spoken` is false where the format has no word."""
         every = self.codec.parts(change()) is None and self.sink.partition != "key"
         split = changes.withColumn(_HALF, F.lit(0)) if every else _split(changes)
         key = F.concat_ws(_SEPARATOR, table_name(), F.array_join(F.map_values("key"), _SEPARATOR, ""))
@@ -244,7 +245,7 @@ class Sending(Ruled):
         return found
 
     def _facts(self, good: Column) -> dict[str, Column]:
-        """What is to be known of the messages, of which some may be `good`."""
+        """What is to be known of the messages; of bad changes, for which `good` is false, there are none."""
         going = F.col("spoken") & F.col(TOPIC).isNotNull()
         about = {"untold": F.count_if(good & ~going)}
         if self.sink.on_loss == "ignore":

@@ -374,10 +374,9 @@ class TableWork:
 
     def make_log(self) -> None:
         """Makes the log, if it is wanted and not there."""
-        table = self.table(LOG)
-        if self.logged and not self.sink.exists(self.spark, table):
+        if self.logged:
             alone = {_WRITER: self.mark.writer}
-            self.sink.create(self.spark, table, log.columns(), searched=log.SEARCHED, properties=alone)
+            self.sink.create(self.spark, self.table(LOG), log.columns(), searched=log.SEARCHED, properties=alone)
 
     @lazy
     def entry(self) -> tuple[DataFrame, str, Mark]:

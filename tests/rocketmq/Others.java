@@ -5,11 +5,13 @@ import java.util.List;
 import org.apache.rocketmq.acl.common.AclClientRPCHook;
 import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.compression.CompressionType;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
  * RocketMQ's own client beside ours: sends into one topic, says where each sharding key went, and says what it receives
@@ -20,8 +22,14 @@ import org.apache.rocketmq.common.message.MessageExt;
 public class Others {
   public static void main(String[] given) throws Exception {
     AclClientRPCHook user = new AclClientRPCHook(new SessionCredentials(given[1], given[2]));
-    send(given[0], user, given[3]);
-    receive(given[0], user, given[4], Integer.parseInt(given[5]));
+    try {
+      send(given[0], user, given[3]);
+      receive(given[0], user, given[4], Integer.parseInt(given[5]));
+    } catch (Exception problem) {
+      // The client's threads would keep the program alive.
+      problem.printStackTrace();
+      System.exit(1);
+    }
     System.exit(0);
   }
 
@@ -56,10 +64,10 @@ public class Others {
     consumer.start();
     var queues = consumer.fetchMessageQueues(topic);
     consumer.assign(queues);
-    for (var queue : queues) {
-      consumer.seekToBegin(queue);
-    }
     long deadline = System.currentTimeMillis() + 60000;
+    for (var queue : queues) {
+      seekToBegin(consumer, queue, deadline);
+    }
     for (int got = 0; got < count && System.currentTimeMillis() < deadline; ) {
       for (MessageExt message : consumer.poll(1000)) {
         byte[] body = message.getBody() == null ? new byte[0] : message.getBody();
@@ -78,6 +86,20 @@ public class Others {
       }
     }
     consumer.shutdown();
+  }
+
+  /** The client gives up after some seconds, which a busy machine may need. */
+  static void seekToBegin(DefaultLitePullConsumer consumer, MessageQueue queue, long deadline) throws Exception {
+    while (true) {
+      try {
+        consumer.seekToBegin(queue);
+        return;
+      } catch (MQClientException problem) {
+        if (System.currentTimeMillis() > deadline) {
+          throw problem;
+        }
+      }
+    }
   }
 
   static String text(String text) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar
@@ -18,6 +18,8 @@ from changeglot.settings import configured
 
 #: The property of a table that holds its key.
 KEY = "changeglot.key"
+#: Types by which rows cannot lie.
+UNORDERED = ("binary", "boolean")
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,11 @@ def assigned(properties: Mapping[str, str]) -> str:
     return ", ".join(f"{literal(name)} = {literal(value)}" for name, value in properties.items())
 
 
+def declared(columns: Mapping[str, str]) -> str:
+    """Columns by name and type, in SQL."""
+    return ", ".join(f"{quoted(name)} {kind}" for name, kind in columns.items())
+
+
 @dataclass(frozen=True)
 class LakeSink(ABC):
     """Tables of one lakehouse. Writing a batch to a table a second time changes nothing."""
@@ -82,7 +89,6 @@ class LakeSink(ABC):
     @abstractmethod
     def exists(self, spark: SparkSession, table: str) -> bool: ...
 
-    @abstractmethod
     def create(
         self,
         spark: SparkSession,
@@ -97,6 +103,21 @@ class LakeSink(ABC):
 
         `searched`: columns of whose values each file tells least and greatest, which takes time; else those it can.
         """
+        if not self.exists(spark, table):
+            by = [name for name in key if columns[name] not in UNORDERED]
+            given = {**self.traits(searched), KEY: json.dumps(list(key)), **properties}
+            for statement in self.made(table, columns, by, given):
+                spark.sql(statement)
+
+    @abstractmethod
+    def traits(self, searched: Sequence[str]) -> dict[str, str]:
+        """The properties of a table that is made; `searched` as of `create`."""
+
+    @abstractmethod
+    def made(
+        self, table: str, columns: Mapping[str, str], by: Sequence[str], properties: Mapping[str, str]
+    ) -> Iterator[str]:
+        """The statements that make a table whose rows lie `by` some columns."""
 
     @abstractmethod
     def done(self, spark: SparkSession, table: str, mark: Mark) -> bool:
@@ -143,8 +164,7 @@ class LakeSink(ABC):
 
     def add(self, spark: SparkSession, table: str, columns: Mapping[str, str]) -> None:
         """Columns that the table did not have."""
-        wanted = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns.items())
-        spark.sql(f"ALTER TABLE {table} ADD COLUMNS ({wanted})")
+        spark.sql(f"ALTER TABLE {table} ADD COLUMNS ({declared(columns)})")
 
     def widen(self, spark: SparkSession, table: str, column: str, kind: str) -> None:
         spark.sql(f"ALTER TABLE {table} ALTER COLUMN {quoted(column)} TYPE {kind}")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar
 
 from pyspark.sql import SparkSession
 
 from changeglot.columns import quoted
-from changeglot.sinks.base import KEY, LakeSink, Mark, assigned, safe
+from changeglot.sinks.base import UNORDERED, LakeSink, Mark, assigned, declared, safe
 
 _PROPERTIES = {
     # A changed row is marked in a bitmap, its file is not written again.
@@ -50,24 +48,19 @@ class Delta(LakeSink):
         path = table.removeprefix("delta.").strip("`").replace("``", "`")
         return bool(jvm.io.delta.tables.DeltaTable.isDeltaTable(spark._jsparkSession, path))
 
-    def create(
-        self,
-        spark: SparkSession,
-        table: str,
-        columns: Mapping[str, str],
-        key: Sequence[str] = (),
-        *,
-        searched: Sequence[str] = (),
-        properties: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
-        wanted = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns.items())
-        # Delta clusters by four columns at most, which have an order and are among the first, of which it keeps bounds.
-        first = [name for name, kind in columns.items() if kind not in ("binary", "boolean")][:32]
-        by = [name for name in key if name in first][:4]
-        clustered = f"CLUSTER BY ({', '.join(map(quoted, by))})" if by else ""
+    def traits(self, searched: Sequence[str]) -> dict[str, str]:
         told = {"delta.dataSkippingStatsColumns": ",".join(map(quoted, searched))} if searched else {}
-        given = assigned({**_PROPERTIES, KEY: json.dumps(list(key)), **told, **properties})
-        spark.sql(f"CREATE TABLE IF NOT EXISTS {table} ({wanted}) USING delta {clustered} TBLPROPERTIES ({given})")
+        return {**_PROPERTIES, **told}
+
+    def made(
+        self, table: str, columns: Mapping[str, str], by: Sequence[str], properties: Mapping[str, str]
+    ) -> Iterator[str]:
+        # Delta clusters by four columns at most, which are among the first, of which it keeps bounds.
+        first = [name for name, kind in columns.items() if kind not in UNORDERED][:32]
+        by = [name for name in by if name in first][:4]
+        clustered = f"CLUSTER BY ({', '.join(map(quoted, by))})" if by else ""
+        made = f"CREATE TABLE IF NOT EXISTS {table} ({declared(columns)}) USING delta"
+        yield f"{made} {clustered} TBLPROPERTIES ({assigned(properties)})"
 
     def done(self, spark: SparkSession, table: str, mark: Mark) -> bool:
         # Delta itself leaves out a commit that bears a batch which the table has.

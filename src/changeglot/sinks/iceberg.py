@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from types import MappingProxyType
 from typing import ClassVar
 
 from pyspark.sql import SparkSession
@@ -14,7 +12,7 @@ from pyspark.sql import functions as F
 
 from changeglot.columns import quoted
 from changeglot.options import option, words
-from changeglot.sinks.base import KEY, LakeSink, Mark, assigned, literal, safe
+from changeglot.sinks.base import LakeSink, Mark, assigned, declared, literal, safe
 
 CATALOG = "changeglot_lake"
 _MARK = "changeglot-batch-"
@@ -55,36 +53,25 @@ class Iceberg(LakeSink):
     def exists(self, spark: SparkSession, table: str) -> bool:
         return bool(spark.catalog.tableExists(table))
 
-    def create(
-        self,
-        spark: SparkSession,
-        table: str,
-        columns: Mapping[str, str],
-        key: Sequence[str] = (),
-        *,
-        searched: Sequence[str] = (),
-        properties: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
-        if self.exists(spark, table):
-            return
-        wanted = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns.items())
-        own = {
+    def traits(self, searched: Sequence[str]) -> dict[str, str]:
+        told = {f"{_METRICS}.column.{name}": "truncate(64)" for name in searched}
+        return {
             "format-version": "3",
-            KEY: json.dumps(list(key)),
             # A changed row is marked as deleted in a file of marks, and its own file is not written again.
             **{f"write.{op}.mode": "merge-on-read" for op in ("merge", "update", "delete")},
             # Rows of a merge go where they are made: a shuffle for the sake of files is left to the upkeep.
             **{f"write.{op}.distribution-mode": "none" for op in ("merge", "update", "delete")},
             "write.metadata.delete-after-commit.enabled": "true",
+            **({f"{_METRICS}.default": "none", **told} if searched else {}),
         }
-        if searched:
-            told = {f"{_METRICS}.column.{name}": "truncate(64)" for name in searched}
-            own |= {f"{_METRICS}.default": "none", **told}
-        given = assigned({**own, **properties})
-        spark.sql(f"CREATE TABLE IF NOT EXISTS {table} ({wanted}) USING iceberg TBLPROPERTIES ({given})")
-        by = [name for name in key if columns[name] not in ("binary", "boolean")]
+
+    def made(
+        self, table: str, columns: Mapping[str, str], by: Sequence[str], properties: Mapping[str, str]
+    ) -> Iterator[str]:
+        made = f"CREATE TABLE IF NOT EXISTS {table} ({declared(columns)}) USING iceberg"
+        yield f"{made} TBLPROPERTIES ({assigned(properties)})"
         if by:
-            spark.sql(f"ALTER TABLE {table} WRITE LOCALLY ORDERED BY {', '.join(map(quoted, by))}")
+            yield f"ALTER TABLE {table} WRITE LOCALLY ORDERED BY {', '.join(map(quoted, by))}"
 
     def done(self, spark: SparkSession, table: str, mark: Mark) -> bool:
         marks = spark.table(f"{table}.snapshots").select(F.col("summary")[_MARK + mark.writer].cast("bigint"))

@@ -63,5 +63,5 @@ class Kafka(MessageSink):
             F.col(LANE).alias("partition"),
             F.when(F.col(SENT).isNotNull(), F.array(header)).alias("headers"),
         )
-        options = {**kafka.options(self.servers, _PRODUCER), **kafka.options(self.servers, self.kafka)}
+        options = kafka.options(self.servers, {**_PRODUCER, **self.kafka})
         rows.write.format("kafka").options(**options, includeHeaders="true").save()

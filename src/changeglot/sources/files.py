@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from changeglot.apply.order import place
+from changeglot.columns import row_of_task
 from changeglot.inputs import keyed
 from changeglot.options import option
 from changeglot.sources.base import PLACE, MessageSource
@@ -50,12 +51,11 @@ class Files(MessageSource):
         return _facts(spark.read.format("text").schema("value STRING").option("lineSep", "\n").load(self.path))
 
     def placed(self, batch: DataFrame) -> DataFrame:
-        line = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << 33) - 1))
         where = F.concat_ws(
             " ",
             place(F.unix_micros("file_modification_time")),
             F.col("file_path"),
-            place(F.col("file_block_start"), line),
+            place(F.col("file_block_start"), row_of_task()),
         )
         return keyed(batch.select("value", where.alias(PLACE)))
 
