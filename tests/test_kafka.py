@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
 from conftest import Run
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 from services import Kafka
 from shop import TYPES, Shop, State
 from test_pipelines import BY_PLACE, TELLS, stored
@@ -28,6 +28,7 @@ from changeglot.codecs import CODECS
 from changeglot.errors import ConfigError
 from changeglot.pipeline import Pipeline
 from changeglot.sinks import kafka as sinks
+from changeglot.sinks.base import Mark
 
 LARGE = 5 << 20
 
@@ -223,6 +224,44 @@ def test_what_is_sent_twice_is_read_once(
         run(back, spark)
         assert stored(spark, back, f"k_once_{size}", "orders") == rows(one)
         assert spark.table(back.sink.identifier(f"k_once_{size}", "orders__log")).count() == len(set(numbers))
+
+
+@pytest.mark.parametrize("sink", ["delta", "iceberg"])
+def test_one_log_of_all_tables_has_what_a_look_at_each_of_them_finds(
+    spark: SparkSession, kafka: Kafka, tmp_path: Path, warehouse: Path, sink: str
+) -> None:
+    first, second = f"all.{sink}", f"sent.{sink}"
+    one, placed = shop(31, "k_all", 40, tables=("orders", "items")), shop(32, "k_placed", 20)
+    ddl = {"database": "k_all", "table": "orders", "type": "ALTER", "isDdl": True, "sql": "ALTER TABLE t ADD c INT"}
+    lines = [(keyed(key), line.encode()) for key, line in one.told(spark, "canal")]
+    lines += [(None, json.dumps(ddl).encode()), (None, b"no change at all")]
+    lines += [(keyed(key), line.encode()) for key, line in placed.told(spark, "oms-typed")] * 2
+    produce(kafka, topic(kafka, first, 2), lines)
+    topic(kafka, second, 2)
+    # These bear our mark.
+    run(pipeline(kafka, tmp_path, f"{sink}-sent", {"topics": [first]}, to_kafka(kafka, "canal", second)), spark)
+
+    def logging(name: str, *more: dict[str, Any]) -> Pipeline:
+        """Any: words of the YAML file."""
+        rules = [{"match": "*", "mode": "append", "into": f"k_logs.{name}"}, *more]
+        into = {"type": sink, "path": str(warehouse / sink)}
+        return pipeline(kafka, tmp_path, f"{sink}-{name}", {"topics": [first, second]}, into, tables=rules)
+
+    def logged(made: Pipeline) -> list[Row]:
+        found = spark.table(made.sink.identifier("k_logs", f"{made.rules[0].into.split('.')[1]}__log"))
+        return sorted(found.drop("__batch").collect(), key=lambda row: str(row["__identity"]))
+
+    looked, passed = logging("looked", {"match": "nobody.*"}), logging("passed")
+    run(looked, spark)
+    # A batch that is applied again, by who is alone and by who is not.
+    for writer in ("one", "one", "other"):
+        applied = passed.apply(passed.source.sample(spark), Mark(writer, 0))
+        assert logged(passed) == logged(looked)
+        assert sum(applied.tables.values()) == len(lines) - 1 + len(consumed(kafka, second))
+    assert len({row["__identity"] for row in logged(passed)}) == len(logged(passed)) > 2 * len(one.changes)
+    quarantined = passed.quarantined(spark)
+    assert quarantined is not None
+    assert [bytes(row["value"]) for row in quarantined.collect()] == [b"no change at all"]
 
 
 def test_partitions_are_chosen_as_asked_and_tombstones_follow_deletes(

@@ -132,6 +132,11 @@ class Pipeline:
         first, *others = targets
         return first if self.source.marked and not others and isinstance(first, Sending) and first.plain else None
 
+    def _logging(self, targets: Sequence[Target | Sending]) -> Target | None:
+        """Whose one log all changes go into, if that is all that becomes of them."""
+        first, *others = targets
+        return first if self.source.marked and not others and isinstance(first, Target) and first.one_log else None
+
     def _staged(self, messages: DataFrame, targets: Sequence[Target | Sending]) -> DataFrame:
         """What is made of messages, of a batch or a stream, before a batch is looked at."""
         changes, passing = self._changes(self.source.placed(messages)), self._passing(targets)
@@ -141,6 +146,13 @@ class Pipeline:
         notes = Notes(staged.sparkSession, f"{self._notes}/seen")
         if passing := self._passing(targets):
             return passing.pass_on(staged, mark, notes)
+        if logging := self._logging(targets):
+            logged, rest = logging.log(staged, mark)
+            return logged if rest is None else logged.plus(self._look(rest, mark, targets, notes))
+        return self._look(staged, mark, targets, notes)
+
+    def _look(self, staged: DataFrame, mark: Mark, targets: Sequence[Target | Sending], notes: Notes) -> Applied:
+        """The changes in the sinks, by what their tables are."""
         if self.source.marked:
             staged, facts = watched(staged, {"marked": F.count(SENT)})
             changes = settled(staged)

@@ -78,7 +78,7 @@ class Sending(Ruled):
         judged = changes.withColumn("problem", F.coalesce("problem", self._problem()))
         judged = self.quarantine.held(judged, self.lake, self.name, None, self.replay)
         judged, seen = watched(judged, {"bad": F.count("problem")})
-        if any(map(_shapes, self.rules)):
+        if any(rule.shapes for rule in self.rules):
             # What follows reads it once for each table.
             judged = settled(judged)
         good = self._routed(judged.where(F.col("problem").isNull()), told)
@@ -106,7 +106,7 @@ class Sending(Ruled):
     @property
     def plain(self) -> bool:
         """Does every change go to one topic as it is, whatever its table, and only those of a row must be in order?"""
-        every = any(rule.match == "*" for rule in self.rules) and not any(map(_shapes, self.rules))
+        every = any(rule.match == "*" for rule in self.rules) and not any(rule.shapes for rule in self.rules)
         one = self.sink.one_topic is not None and self.sink.partition == "key"
         return every and one and self.quarantine.on_key_error != "hold"
 
@@ -192,8 +192,8 @@ class Sending(Ruled):
 
     def _routed(self, changes: DataFrame, told: Tidings) -> DataFrame:
         """The changes that the rules take, as they want them; what is of no table is taken."""
-        shaped = [each for each in told.tables if (rule := self.rule(each.name)) and _shapes(rule)]
-        plain = [each for each in told.tables if (rule := self.rule(each.name)) and not _shapes(rule)]
+        shaped = [each for each in told.tables if (rule := self.rule(each.name)) and rule.shapes]
+        plain = [each for each in told.tables if (rule := self.rule(each.name)) and not rule.shapes]
         rest = changes
         if len(plain) < len(told.tables):
             names = [each.name for each in plain]
@@ -323,10 +323,6 @@ class Sending(Ruled):
         """Who sends: another one if it would number the messages otherwise, and would seem to have sent them."""
         how = repr((__version__, replace(self, lake=None, folder="", replay=None)))  # type: ignore[arg-type]
         return f"{mark.writer}/{hashlib.sha256(how.encode()).hexdigest()[:12]}"
-
-
-def _shapes(rule: Rule) -> bool:
-    return bool(rule.filter or rule.project or rule.mask or rule.rename)
 
 
 def _count_of(counts: Mapping[str, int], topic: Column) -> Column:

@@ -14,16 +14,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from changeglot import kernel
-from changeglot.apply import log, rows, scd1, scd2, types
+from changeglot.apply import rows, scd1, scd2, types
 from changeglot.apply.ddl import Amendment, amended, amendments
 from changeglot.apply.order import ORDER
-from changeglot.apply.route import IMAGES, Rule, Ruled, routed
+from changeglot.apply.route import IMAGES, WORDS, Rule, Ruled, routed
 from changeglot.apply.schema import Evolution, evolution
 from changeglot.apply.tidings import Told, table_name, tables, watched
 from changeglot.at_once import at_once, lazy
 from changeglot.columns import quoted
 from changeglot.errors import ConfigError
 from changeglot.held import Quarantine
+from changeglot.logs import Log
 from changeglot.model import Op
 from changeglot.options import option
 from changeglot.sinks.base import LakeSink, Mark
@@ -45,8 +46,6 @@ _HISTORY = {
 }
 #: Added to a table's name: its change log, its history, and the keys of rows that are gone.
 LOG, VERSIONS, ENDED = "__log", "__history", "__ended"
-#: The property of a log that names who alone has written it; or says that there are several.
-_WRITER, _SEVERAL = "changeglot.writer", "several"
 #: The first of a key's values, by which the rows that are gone lie: those of a batch are found without reading all.
 _FIRST = "first"
 _ENDED = {"key": "array<string>", _FIRST: "string", ORDER: "string", "at": "timestamp"}
@@ -93,6 +92,14 @@ class Applied:
             lost={spoken: fields for each in several.values() for spoken, fields in each.lost.items()},
         )
 
+    def plus(self, rest: Applied) -> Applied:
+        """What one batch did in one sink, in two parts."""
+        return replace(
+            rest,
+            tables=dict(Counter(self.tables) + Counter(rest.tables)),
+            newest=max(filter(None, (self.newest, rest.newest)), default=None),
+        )
+
 
 @dataclass(frozen=True)
 class Planned:
@@ -137,9 +144,10 @@ class Target(Ruled):
         # Each looks at what the sink has: they wait more than they work.
         at_once(look for each in work for look in (each.check, each.look_back))
         bad = [changes.where(F.col("problem").isNotNull())] if told.bad else []
-        at_once(each.make_log for each in {each.place: each for each in work}.values())
+        logs = [each for each in work if each.logged]
+        at_once(each.log.make for each in {each.place: each for each in logs}.values())
         # Appending takes no settings of the session: all at once.
-        at_once(partial(each.sink.append, *each.entry) for each in work if each.logged and each.new_to_log)
+        at_once(partial(each.log.append, each.mine, each.told.name) for each in logs if each.new_to_log)
         places = set()
         for each in work:
             # Another table of the batch may have gone into the same one: it is looked at anew.
@@ -151,13 +159,42 @@ class Target(Ruled):
         if bad:
             every = reduce(DataFrame.unionByName, bad)
             quarantined = self.quarantine.keep(every, self.sink, self.name, mark, table_name())
-        if self.upkeep.every and (mark.batch + 1) % self.upkeep.every == 0:
+        if self._due(mark):
             self.tidy(changes.sparkSession, work)
         filled: Counter[str] = Counter()
         for each in work:
             filled[".".join(each.place)] += each.told.changes
         _, passed_over = told.counts(lambda each: self.rule(each.name) is not None)
         return Applied(mark.batch, dict(filled), quarantined, passed_over, told.newest)
+
+    @property
+    def one_log(self) -> bool:
+        """Does every change go into one log as it is, whatever its table, and nothing else become of it?"""
+        rule, *others = self.rules
+        one = rule.match == "*" and rule.mode == ("append",) and rule.into and not WORDS.search(rule.into)
+        return bool(one) and not others and not rule.shapes and self.quarantine.on_key_error != "hold"
+
+    def log(self, changes: DataFrame, mark: Mark) -> tuple[Applied, DataFrame | None]:
+        """The changes of a transport in the `one_log`, in one pass; and those that are left for `apply`, if any.
+
+        Their tables are not known, which takes a look of its own.
+        """
+        place = self.rules[0].place(None, None, "")
+        log = Log(changes.sparkSession, self.sink, self.sink.identifier(*place[:-1], place[-1] + LOG), mark)
+        log.make()
+        if not log.alone:
+            return Applied(mark.batch, {}, 0, {}, None), changes
+        found, rest = log.fill(changes)
+        applied = Applied(mark.batch, {".".join(place): found["good"]}, 0, {}, found["newest"])
+        if found["apart"]:
+            return applied, rest
+        if self._due(mark):
+            self.sink.tidy(log.spark, log.table, self.upkeep.keep_hours)
+        return applied, None
+
+    def _due(self, mark: Mark) -> bool:
+        """Is it time for the upkeep?"""
+        return bool(self.upkeep.every) and (mark.batch + 1) % self.upkeep.every == 0
 
     def tidy(self, spark: SparkSession, work: Sequence[TableWork]) -> None:
         for each in work:
@@ -372,47 +409,34 @@ class TableWork:
     def logged(self) -> bool:
         return "append" in self.rule.mode
 
-    def make_log(self) -> None:
-        """Makes the log, if it is wanted and not there."""
-        if self.logged:
-            alone = {_WRITER: self.mark.writer}
-            self.sink.create(self.spark, self.table(LOG), log.columns(), searched=log.SEARCHED, properties=alone)
-
     @lazy
-    def entry(self) -> tuple[DataFrame, str, Mark]:
-        """What is added to the log, which, and the mark of that."""
-        return log.entries(self._mine, self.mark.batch), self.table(LOG), self.mark.of(self.told.name, "append")
+    def log(self) -> Log:
+        return Log(self.spark, self.sink, self.table(LOG), self.mark)
 
-    @lazy
+    @property
     def new_to_log(self) -> bool:
         """Is it certain that the log has none of the changes, and the batch none of them twice?
 
         What has no position in the source's log is known by its place in the transport, which one writer reads once. If
         there was another one, it may have read the same: with a checkpoint that is lost now, for instance.
         """
-        if self.told.placed or self.target.replay:
-            return False
-        table = self.table(LOG)
-        writer = self.sink.properties(self.spark, table).get(_WRITER)
-        if writer not in (self.mark.writer, _SEVERAL):
-            self.sink.put(self.spark, table, {_WRITER: _SEVERAL})
-        return writer == self.mark.writer
+        # What is replayed is written under another name than the pipeline's.
+        return not self.target.replay and self.log.alone and not self.told.placed
 
     # Rows
 
     @lazy
-    def _mine(self) -> DataFrame:
+    def mine(self) -> DataFrame:
         """The good changes, as the rule wants them."""
         return self._routed(self.changes.where(self.told.has & F.col("problem").isNull()))
 
     def apply(self) -> Sequence[DataFrame]:
         """The changes in the tables; gives those that have no place there, with the problem."""
         if self.logged and not self.new_to_log:
-            lines, table, mark = self.entry
-            self.sink.once(self.spark, table, mark, lambda: log.merge(lines, table))
+            self.log.merge(self.mine, self.told.name)
         if not self.made:
             return ()
-        mine = amended(self._mine, IMAGES, ORDER, self.amendments).where(F.col("op").isin(*Op.ROWS))
+        mine = amended(self.mine, IMAGES, ORDER, self.amendments).where(F.col("op").isin(*Op.ROWS))
         bad = self._replace(mine) if self._tells_whole else None
         if bad == 0:
             return ()

@@ -54,6 +54,11 @@ class Rule:
         """Spark's types of the columns that it declares."""
         return {name: types.column_type(kind) for name, kind in self.columns.items()}
 
+    @property
+    def shapes(self) -> bool:
+        """Are changes other ones when they have passed it?"""
+        return bool(self.filter or self.project or self.mask or self.rename)
+
     def takes(self, name: str) -> bool:
         return matches(self.match, name)
 

@@ -77,7 +77,7 @@ class Tidings:
 
 def watched(rows: DataFrame, facts: Mapping[str, Column]) -> tuple[DataFrame, Callable[[], Mapping[str, Any]]]:
     """The rows; and facts about them, to be had once they are computed. Any: what the facts are."""
-    seen, wanted = Observation(), [fact.alias(name) for name, fact in facts.items()]
+    seen = Observation()
 
     @cache
     def found() -> Mapping[str, Any]:
@@ -86,9 +86,14 @@ def watched(rows: DataFrame, facts: Mapping[str, Column]) -> tuple[DataFrame, Ca
             return seen.get
         except Py4JJavaError:
             # Spark saw that nothing would come of the rows, and did not compute them.
-            return rows.agg(*wanted).collect()[0].asDict()
+            return asked(rows, facts)
 
-    return rows.observe(seen, *wanted), found
+    return rows.observe(seen, *(fact.alias(name) for name, fact in facts.items())), found
+
+
+def asked(rows: DataFrame, facts: Mapping[str, Column]) -> Mapping[str, Any]:
+    """Facts about the rows, which are computed for it. Any: what the facts are."""
+    return rows.agg(*(fact.alias(name) for name, fact in facts.items())).collect()[0].asDict()
 
 
 def table_name() -> Column:

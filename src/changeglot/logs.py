@@ -1,0 +1,74 @@
+"""A log of changes in a sink: whether a pipeline is alone in writing it, and so how it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from changeglot.apply import log
+from changeglot.apply.tidings import asked, watched
+from changeglot.at_once import lazy
+from changeglot.model import Op
+from changeglot.sinks.base import LakeSink, Mark
+from changeglot.sources.base import SENT
+
+#: The property of a log that names who alone has written it; or says that there are several.
+_WRITER, _SEVERAL = "changeglot.writer", "several"
+_STEP = "append"
+
+
+@dataclass(frozen=True)
+class Log:
+    """One log, as one batch finds it."""
+
+    spark: SparkSession
+    sink: LakeSink
+    table: str
+    mark: Mark
+
+    def make(self) -> None:
+        """Makes it, if it is not there."""
+        alone = {_WRITER: self.mark.writer}
+        self.sink.create(self.spark, self.table, log.columns(), searched=log.SEARCHED, properties=alone)
+
+    @lazy
+    def alone(self) -> bool:
+        """Has nobody else written it? From now on nobody else has, or is told that there are several."""
+        writer = self.sink.properties(self.spark, self.table).get(_WRITER)
+        if writer not in (self.mark.writer, _SEVERAL):
+            self.sink.put(self.spark, self.table, {_WRITER: _SEVERAL})
+        return writer == self.mark.writer
+
+    def append(self, changes: DataFrame, step: str) -> None:
+        """The changes added to it, of which it has none."""
+        self.sink.append(log.entries(changes, self.mark.batch), self.table, self.mark.of(step, _STEP))
+
+    def merge(self, changes: DataFrame, step: str) -> None:
+        """The changes added to it, less those that it has."""
+        lines, mark = log.entries(changes, self.mark.batch), self.mark.of(step, _STEP)
+        self.sink.once(self.spark, self.table, mark, lambda: log.merge(lines, self.table))
+
+    def fill(self, changes: DataFrame) -> tuple[Mapping[str, Any], DataFrame]:
+        """The changes of a transport added to it in one pass; facts about them, and those that want a look first.
+
+        Such are a bad one, one that may be here twice, one that is known by its place in the source's log, and a
+        statement. Any: counts, and the time of the newest.
+        """
+        known = F.col("problem").isNotNull() | F.col("position").isNotNull() | F.col(SENT).isNotNull()
+        apart = known | F.coalesce(F.col("op") == Op.DDL, F.lit(False))
+        about = {
+            "good": F.count_if(~apart),
+            "apart": F.count_if(apart),
+            "newest": F.max(F.when(~apart, F.col("committed_at"))),
+        }
+        rows, facts = watched(changes, about)
+        if self.mark.replayed:
+            # What was added before is not even computed.
+            rows, facts = changes, lambda: asked(changes, about)
+        # All of them at once: a step that no table has.
+        self.append(rows.where(~apart), "")
+        return facts(), changes.where(apart)
