@@ -86,7 +86,7 @@ class TopicRun:
 
 @dataclass(frozen=True)
 class DelayRun:
-    """Messages through a pipeline that goes on, `rate` of them wanted in a second and `sent` done so.
+    """Messages through a query that goes on, `rate` of them wanted in a second and `sent` done so.
 
     `delays` are the milliseconds from sent to read again that half and 99 of 100 took at most, of those sent in
     `seconds` after a warm-up; `growth` is by how many seconds they grew in each. `translated` are messages a second,
@@ -100,10 +100,11 @@ class DelayRun:
     growth: float
     translated: float
     lost: int
+    mode: str = "micro-batch"
 
     @property
     def steady(self) -> bool:
-        """Whether the pipeline kept up: else the delays say only how long it was watched."""
+        """Whether the query kept up: else the delays say only how long it was watched."""
         return not self.lost and self.growth < 0.1 and self.delays[1] < self.seconds * 1000 / 2
 
 

@@ -7,12 +7,13 @@ import argparse
 import os
 import re
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import closing
-from itertools import cycle, islice
+from contextlib import closing, contextmanager
+from itertools import cycle, islice, product
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import linear_regression, quantiles
@@ -23,11 +24,13 @@ import run
 from apply import alone
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from results import DelayRun, TopicRun
 from shop import TABLES, Data
-from worker import Run, Worker
+from spark import ENVELOPES
+from worker import EngineError, Run, Worker
 
 from changeglot import jars, rocketmq
 from changeglot.apply.route import Rule
@@ -49,6 +52,8 @@ WARM = 4
 LANES = 2
 SHOP = "shop"
 RATES = (1_000, 20_000)
+#: A Python with Spark 4.2, as `make compat` makes it, for real-time mode.
+SPARK42 = HERE.parent / ".venv-spark42" / "bin" / "python"
 #: Seconds for which messages that were sent are waited for.
 PATIENCE = 60
 #: Different messages that are sent again and again where the delay is measured.
@@ -83,6 +88,18 @@ def turns(part: str, messages: int, rounds: int, contenders: dict[str, Turn]) ->
     return list(found.values())
 
 
+def keys_and_values(rows: DataFrame) -> DataFrame:
+    return rows.select("key", "value")
+
+
+def by_hand(rows: DataFrame) -> DataFrame:
+    """A change a row, with its images as maps: as a person reads Canal by what Spark has, in the order of offsets."""
+    body = F.from_json(F.col("value").cast("string"), ENVELOPES["canal"])
+    told = rows.select("partition", "offset", body.alias("body")).select("partition", "offset", "body.*")
+    changed = F.arrays_zip("data", "old")
+    return told.select("*", F.explode_outer(changed)).drop("data", "old").select("*", "col.*").drop("col")
+
+
 class Topics:
     """The topics of a broker of Kafka's, each of two partitions."""
 
@@ -114,10 +131,10 @@ class Topics:
         to = {"kafka.bootstrap.servers": self.address, "topic": self.make(SHOP)}
         wanted.write.format("kafka").options(**to).save()
 
-    def copied(self, to: str, *, sink: str) -> StreamingQuery:
-        """Spark's own: keys and values as they are, into a topic or a Delta table."""
-        read = {"kafka.bootstrap.servers": self.address, "subscribe": SHOP, "startingOffsets": "earliest"}
-        rows = self.spark.readStream.format("kafka").options(**read).load().select("key", "value")
+    def copied(self, to: str, *, sink: str, read: Callable[[DataFrame], DataFrame] = keys_and_values) -> StreamingQuery:
+        """Spark's own: keys and values as they are, or what is read of them, into a topic or a Delta table."""
+        source = {"kafka.bootstrap.servers": self.address, "subscribe": SHOP, "startingOffsets": "earliest"}
+        rows = read(self.spark.readStream.format("kafka").options(**source).load())
         where = {"kafka.bootstrap.servers": self.address, "topic": to} if sink == "kafka" else {"path": to}
         write = rows.writeStream.format(sink).options(**where, checkpointLocation=checkpoint())
         return write.trigger(availableNow=True).start()
@@ -168,10 +185,13 @@ def to_delta(topics: Topics, messages: int, rounds: int) -> list[TopicRun]:
     """A topic into Delta tables, all of its changes."""
     sink = Delta(path=str(DATA / "delta"))
 
-    def copied(number: int) -> tuple[Run, int]:
-        path = str(DATA / "raw" / str(number))
-        took = timed(lambda: topics.copied(path, sink="delta").awaitTermination(), topics.kafka.pid)
-        return took, topics.spark.read.format("delta").load(path).count()
+    def copied(read: Callable[[DataFrame], DataFrame]) -> Turn:
+        def one(_: int) -> tuple[Run, int]:
+            path = str(DATA / "raw" / str(time.time_ns()))
+            took = timed(lambda: topics.copied(path, sink="delta", read=read).awaitTermination(), topics.kafka.pid)
+            return took, topics.spark.read.format("delta").load(path).count()
+
+        return one
 
     def logged(number: int) -> tuple[Run, int]:
         made = topics.pipeline(SHOP, sink, f"shop_{number}.{{table}}")
@@ -179,7 +199,12 @@ def to_delta(topics: Topics, messages: int, rounds: int) -> list[TopicRun]:
         logs = (topics.spark.table(sink.identifier(f"shop_{number}", table + LOG)) for table in TABLES)
         return took, sum(log.count() for log in logs)
 
-    return turns("Kafka to Delta", messages, rounds, {"Spark, bytes": copied, "changeglot, append": logged})
+    contenders = {
+        "Spark, bytes": copied(keys_and_values),
+        "Spark, from_json": copied(by_hand),
+        "changeglot, append": logged,
+    }
+    return turns("Kafka to Delta", messages, rounds, contenders)
 
 
 def from_rocketmq(spark: SparkSession, data: Data, messages: int, rounds: int) -> list[TopicRun]:
@@ -259,25 +284,50 @@ def receive(address: str, topic: str, count: int, warm: int, seconds: int) -> di
     }
 
 
+@contextmanager
+def batches(topics: Topics, come: str, go: str) -> Iterator[None]:
+    """A pipeline from one topic to the other, meanwhile."""
+    query = topics.pipeline(come, topics.sink(go, "canal")).run(topics.spark, once=False)
+    yield
+    problem = query.exception()
+    query.stop()
+    if problem is not None:
+        raise problem
+
+
+@contextmanager
+def real_time(topics: Topics, come: str, go: str) -> Iterator[None]:
+    """A translation in real-time mode, in a process of its own, since it wants another Spark."""
+    words = [str(SPARK42), str(HERE / "realtime.py"), topics.address, come, go, checkpoint(), str(LANES)]
+    paths = {**os.environ, "PYTHONPATH": str(HERE.parent / "src")}
+    with (DATA.parent / "logs" / "realtime.log").open("w") as log:
+        process = subprocess.Popen(words, env=paths, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    if not process.stdout.readline():
+        raise EngineError("real-time mode did not start: see realtime.log")
+    yield
+    process.stdin.close()
+    if process.wait():
+        raise EngineError("real-time mode stopped: see realtime.log")
+
+
 def delays(topics: Topics, data: Data, warm: int, seconds: int) -> Iterator[DelayRun]:
-    """How long messages are on their way through a pipeline that goes on, at each rate."""
+    """How long messages are on their way through a query that goes on, in each mode and at each rate."""
     with (data.text("canal") / "part-000.txt").open("rb") as file:
         lines = [line.rstrip(b"\n") for line in islice(file, DIFFERENT)]
-    # What is beside the pipeline has processes of its own, as it would have machines.
+    modes = {"micro-batch": batches, **({"real-time": real_time} if SPARK42.exists() else {})}
+    # What is beside the query has processes of its own, as it would have machines.
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
-        for rate in RATES:
-            come, go = topics.make(f"come-{rate}"), topics.make(f"go-{rate}")
-            query = topics.pipeline(come, topics.sink(go, "canal")).run(topics.spark, once=False)
-            count = rate * (warm + seconds)
-            received = pool.submit(receive, topics.address, go, count, warm, seconds)
-            sent = pool.submit(send, topics.address, come, lines, rate, warm + seconds)
-            known = {"sent": sent.result(), **received.result()}
-            problem = query.exception()
-            query.stop()
-            if problem is not None:
-                raise problem
-            found = DelayRun(rate=rate, seconds=seconds, **known)
-            run.say(f"{rate:,} messages a second: {found}")
+        for mode, rate in product(modes, RATES):
+            come, go = topics.make(f"come-{mode}-{rate}"), topics.make(f"go-{mode}-{rate}")
+            with modes[mode](topics, come, go):
+                count = rate * (warm + seconds)
+                received = pool.submit(receive, topics.address, go, count, warm, seconds)
+                sent = pool.submit(send, topics.address, come, lines, rate, warm + seconds)
+                known = {"sent": sent.result(), **received.result()}
+            found = DelayRun(rate=rate, seconds=seconds, mode=mode, **known)
+            run.say(f"{mode}, {rate:,} messages a second: {found}")
             yield found
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,10 +14,9 @@ from pyspark.sql import SparkSession
 from changeglot import jars
 from changeglot.errors import ConfigError, MissingError
 
-#: Spark's connector, of the version that runs.
-PACKAGE = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
-#: What the connector asks for delegation tokens. Not every repository has it in every version; its classes have not
-#: changed since the one named here.
+#: Spark's connector.
+_CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
+#: What the connector asks for delegation tokens. Its classes have not changed since the version named here.
 _TOKENS, _TOKENS_VERSION = "org.apache.spark:spark-token-provider-kafka-0-10_2.13", "4.0.0"
 #: The header by which a pipeline knows what another one has sent.
 HEADER = "changeglot"
@@ -25,13 +25,22 @@ _TIMES = {"default.api.timeout.ms": str(_SECONDS * 1000), "request.timeout.ms": 
 
 
 def session_settings() -> dict[str, str]:
-    """The connector's jars, for a session that is started."""
-    whole = jars.Wanted((PACKAGE,), excludes=jars.SPARKS_OWN)
-    parts = (
-        jars.Wanted((PACKAGE,), excludes=(*jars.SPARKS_OWN, _TOKENS)),
+    """The connector's jars, for a session that is started: of the version that runs.
+
+    Not every repository has every version of both: else the first one that this one is a correction of.
+    """
+    version = pyspark.__version__
+    choices = [choice for each in (version, re.sub(r"\d+$", "0", version)) for choice in _choices(each)]
+    return {"spark.jars": ",".join(map(str, jars.first(*choices)))}
+
+
+def _choices(version: str) -> Iterator[Sequence[jars.Wanted]]:
+    packages = (f"{_CONNECTOR}:{version}",)
+    yield (jars.Wanted(packages, excludes=jars.SPARKS_OWN),)
+    yield (
+        jars.Wanted(packages, excludes=(*jars.SPARKS_OWN, _TOKENS)),
         jars.Wanted((f"{_TOKENS}:{_TOKENS_VERSION}",), (), False),
     )
-    return {"spark.jars": ",".join(map(str, jars.first((whole,), parts)))}
 
 
 def client(servers: str, words: Mapping[str, str]) -> dict[str, str]:
@@ -55,7 +64,7 @@ def admin(spark: SparkSession, settings: Mapping[str, str], path: str) -> Iterat
     try:
         made = jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)
     except TypeError as error:
-        hint = f"Start the session with spark.jars.packages={PACKAGE}; `changeglot run` does."
+        hint = f"Start the session with spark.jars.packages={_CONNECTOR}:{pyspark.__version__}; `changeglot run` does."
         raise MissingError("Spark's connector for Kafka is not in this session", hint=hint) from error
     except Py4JJavaError as error:
         raise ConfigError(path, f"no client can be made of these settings: {_words(error)}") from error
