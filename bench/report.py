@@ -367,7 +367,8 @@ BESIDE = (
     Beside("Kafka to Kafka", "changeglot, canal to canal", "Spark, copied", limit=2.5),
     Beside("Kafka to Kafka", "changeglot, canal to arcion without schemas", "Spark, copied"),
     Beside("Kafka to Delta", "Spark, from_json", "Spark, bytes"),
-    Beside("Kafka to Delta", "changeglot, append", "Spark, bytes", limit=2.0),
+    Beside("Kafka to Delta", "changeglot, one log", "Spark, bytes", limit=2.0),
+    Beside("Kafka to Delta", "changeglot, a log for each table", "Spark, bytes"),
     Beside("RocketMQ", "changeglot, source of Spark", "RocketMQ's client in Java", limit=2.0, clock=False),
 )
 

@@ -193,16 +193,20 @@ def to_delta(topics: Topics, messages: int, rounds: int) -> list[TopicRun]:
 
         return one
 
-    def logged(number: int) -> tuple[Run, int]:
-        made = topics.pipeline(SHOP, sink, f"shop_{number}.{{table}}")
-        took = timed(lambda: made.run(topics.spark).awaitTermination(), topics.kafka.pid)
-        logs = (topics.spark.table(sink.identifier(f"shop_{number}", table + LOG)) for table in TABLES)
-        return took, sum(log.count() for log in logs)
+    def logged(into: str, names: Sequence[str]) -> Turn:
+        def one(_: int) -> tuple[Run, int]:
+            database = f"shop_{time.time_ns()}"
+            made = topics.pipeline(SHOP, sink, f"{database}.{into}")
+            took = timed(lambda: made.run(topics.spark).awaitTermination(), topics.kafka.pid)
+            return took, sum(topics.spark.table(sink.identifier(database, name + LOG)).count() for name in names)
+
+        return one
 
     contenders = {
         "Spark, bytes": copied(keys_and_values),
         "Spark, from_json": copied(by_hand),
-        "changeglot, append": logged,
+        "changeglot, one log": logged("changes", ["changes"]),
+        "changeglot, a log for each table": logged("{table}", list(TABLES)),
     }
     return turns("Kafka to Delta", messages, rounds, contenders)
 

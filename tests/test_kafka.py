@@ -233,7 +233,8 @@ def test_one_log_of_all_tables_has_what_a_look_at_each_of_them_finds(
     first, second = f"all.{sink}", f"sent.{sink}"
     one, placed = shop(31, "k_all", 40, tables=("orders", "items")), shop(32, "k_placed", 20)
     ddl = {"database": "k_all", "table": "orders", "type": "ALTER", "isDdl": True, "sql": "ALTER TABLE t ADD c INT"}
-    lines = [(keyed(key), line.encode()) for key, line in one.told(spark, "canal")]
+    lines: list[tuple[bytes | None, bytes | None]] = []
+    lines += [(keyed(key), line.encode()) for key, line in one.told(spark, "canal")]
     lines += [(None, json.dumps(ddl).encode()), (None, b"no change at all")]
     lines += [(keyed(key), line.encode()) for key, line in placed.told(spark, "oms-typed")] * 2
     produce(kafka, topic(kafka, first, 2), lines)
