@@ -18,7 +18,7 @@ from changeglot.sources.base import SENT
 
 #: The property of a log that names who alone has written it; or says that there are several.
 _WRITER, _SEVERAL = "changeglot.writer", "several"
-_STEP = "append"
+_STEP, _APART = "append", "__apart"
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,10 @@ class Log:
 
     def append(self, changes: DataFrame, step: str) -> None:
         """The changes added to it, of which it has none."""
-        self.sink.append(log.entries(changes, self.mark.batch), self.table, self.mark.of(step, _STEP))
+        self._append(log.entries(changes, self.mark.batch), step)
+
+    def _append(self, lines: DataFrame, step: str) -> None:
+        self.sink.append(lines, self.table, self.mark.of(step, _STEP))
 
     def merge(self, changes: DataFrame, step: str) -> None:
         """The changes added to it, less those that it has."""
@@ -60,15 +63,17 @@ class Log:
         """
         known = F.col("problem").isNotNull() | F.col("position").isNotNull() | F.col(SENT).isNotNull()
         apart = known | F.coalesce(F.col("op") == Op.DDL, F.lit(False))
+        # What no line has goes first: Spark takes along all that is there when it looks.
+        lines = log.entries(changes.withColumn(_APART, apart), self.mark.batch, _APART)
         about = {
-            "good": F.count_if(~apart),
-            "apart": F.count_if(apart),
-            "newest": F.max(F.when(~apart, F.col("committed_at"))),
+            "good": F.count_if(~F.col(_APART)),
+            "apart": F.count_if(_APART),
+            "newest": F.max(F.when(~F.col(_APART), F.col("committed_at"))),
         }
-        rows, facts = watched(changes, about)
+        seen, facts = watched(lines, about)
         if self.mark.replayed:
             # What was added before is not even computed.
-            rows, facts = changes, lambda: asked(changes, about)
+            seen, facts = lines, lambda: asked(lines, about)
         # All of them at once: a step that no table has.
-        self.append(rows.where(~apart), "")
+        self._append(seen.where(~F.col(_APART)).drop(_APART), "")
         return facts(), changes.where(apart)

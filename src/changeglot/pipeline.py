@@ -105,18 +105,16 @@ class Pipeline:
     ) -> StreamingQuery:
         """The running query; with `once` it ends when all that is there is applied. `told` hears of each batch."""
         writer: list[str] = []
-        targets = self.targets
+        targets, begun = self.targets, _last_begun(spark, self.checkpoint)
         stream = self.source.messages(spark)
         # Files are numbered in a batch only. What a stream is planned with is built once, not with each batch.
         early = self.source.marked
 
         def apply(batch: DataFrame, number: int) -> None:
-            # Only the first batch of a process can have been begun by another one before.
-            replayed = not writer
-            if replayed:
+            if not writer:
                 writer.append(f"{self.name}/{_query_id(spark, self.checkpoint)}")
             staged = batch if early else self._staged(batch, targets)
-            told(self._apply(staged, Mark(writer[0], number, replayed), targets))
+            told(self._apply(staged, Mark(writer[0], number, number <= begun), targets))
 
         query = (self._staged(stream, targets) if early else stream).writeStream.foreachBatch(apply)
         query = query.queryName(self.name).option("checkpointLocation", self.checkpoint)
@@ -277,6 +275,17 @@ def session_settings(parts: Iterable[MessageSource | LakeSink | MessageSink]) ->
             several = joined[name].split(",") if name in _LISTS and name in joined else []
             joined[name] = ",".join(dict.fromkeys([*several, *value.split(",")])) if name in _LISTS else value
     return joined
+
+
+def _last_begun(spark: SparkSession, checkpoint: str) -> int:
+    """The number of the last batch that was ever begun with a checkpoint, -1 if none was."""
+    jvm, context = spark.sparkContext._jvm, spark.sparkContext._jsc
+    assert jvm is not None
+    # Spark writes down what a batch has before it begins it.
+    path = jvm.org.apache.hadoop.fs.Path(f"{checkpoint.rstrip('/')}/offsets")
+    system = path.getFileSystem(context.hadoopConfiguration())
+    names = [each.getPath().getName() for each in system.listStatus(path)] if system.exists(path) else []
+    return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 
 def _query_id(spark: SparkSession, checkpoint: str) -> str:

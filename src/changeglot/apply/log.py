@@ -21,12 +21,12 @@ def columns() -> dict[str, str]:
     return {**fields, ORDER: "string", IDENTITY: "string", BATCH: "bigint"}
 
 
-def entries(changes: DataFrame, number: int) -> DataFrame:
-    """The changes as lines of the log; `number`: of the batch."""
+def entries(changes: DataFrame, number: int, *others: str) -> DataFrame:
+    """The changes as lines of the log; `number`: of the batch; `others`: columns that are kept beside."""
     source = F.concat_ws(" ", F.slice(F.split(ORDER, " "), 1, 3), F.col("op"), F.to_json(F.col("key")))
     identity = F.when(F.col("position").isNotNull(), source).otherwise(F.col(ORDER))
     return changes.select(
-        *CHANGE.fieldNames(), ORDER, identity.alias(IDENTITY), F.lit(number).cast("bigint").alias(BATCH)
+        *CHANGE.fieldNames(), ORDER, identity.alias(IDENTITY), F.lit(number).cast("bigint").alias(BATCH), *others
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from changeglot.model import Op
 
 #: Statements of one table that a batch may bring; with more, something is wrong with the source.
 _STATEMENTS = 1000
+#: Seconds after which Spark has told what it saw of rows that it has computed, if it has.
+_PATIENCE = 10
 #: Of the name of a table.
 PARTS = ("database", "schema", "table")
 _RELATION = tuple(f"relation.{part}" for part in PARTS)
@@ -82,8 +85,12 @@ def watched(rows: DataFrame, facts: Mapping[str, Column]) -> tuple[DataFrame, Ca
     @cache
     def found() -> Mapping[str, Any]:
         """Any: as above."""
+        assert seen._jo is not None
+        told, late = seen._jo.future(), time.monotonic() + _PATIENCE
+        while not told.isCompleted() and time.monotonic() < late:
+            time.sleep(0.01)
         try:
-            return seen.get
+            return seen.get if told.isCompleted() else asked(rows, facts)
         except Py4JJavaError:
             # Spark saw that nothing would come of the rows, and did not compute them.
             return asked(rows, facts)
