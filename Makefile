@@ -50,11 +50,11 @@ bench: setup  ## measure against Flink and the floors, into bench/results.md
 	$(BIN)/python bench/load.py
 	$(BIN)/python bench/topics.py
 
-services: setup  ## Kafka and RocketMQ on this machine, to try things with; says what to paste
-	@$(BIN)/python tools/services.py up
+services: setup  ## Kafka and RocketMQ, or WHAT="postgres mariadb", to try things with; says what to paste
+	@$(BIN)/python tools/services.py up $(WHAT)
 
 services-down: setup  ## stop them and delete what they held
-	@$(BIN)/python tools/services.py down
+	@$(BIN)/python tools/services.py down $(WHAT)
 
 wheel: setup  ## the package, with the kernel in it, into dist/
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w dist .

@@ -15,10 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
+import pymysql
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from services import Kafka, RocketMQ, Service, ServiceFailed, asked, free
+from databases import Database, MariaDB, Postgres
+from service import Service, ServiceFailed, free
+from services import Kafka, RocketMQ, asked
 
 from changeglot import jars
 from changeglot.errors import MissingError
@@ -38,6 +42,24 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
 def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
     with RocketMQ.start(tmp_path_factory.mktemp("services"), user="ann", password="secret-1") as service:
         yield service
+
+
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    with Postgres.start(tmp_path_factory.mktemp("services"), user="ann", password="pass 'word\\") as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
+    with MariaDB.start(tmp_path_factory.mktemp("services"), password="pass 'word\\") as service:
+        yield service
+
+
+@pytest.fixture(params=["postgres", "mariadb"])
+def database(request: pytest.FixtureRequest) -> Database:
+    found: Database = request.getfixturevalue(request.param)
+    return found
 
 
 def send(address: str, topic: str, *values: bytes) -> None:
@@ -145,6 +167,86 @@ def test_rocketmq_lets_nobody_in_with_a_wrong_password(rocketmq: RocketMQ) -> No
     assert asked(rocketmq.broker, MAX_OFFSET, {"topic": "kept", "queueId": "0"})[0]["code"] == NO_PERMISSION
 
 
+def connected(database: Database, password: str) -> psycopg.Connection[Any] | pymysql.Connection[Any]:
+    """A client's connection. Any: whatever the rows hold."""
+    if isinstance(database, Postgres):
+        return psycopg.connect(database.dsn, password=password, autocommit=True)
+    return pymysql.connect(
+        host="127.0.0.1",
+        port=database.port,
+        user=database.user,
+        password=password,
+        database=database.database,
+        autocommit=True,
+    )
+
+
+def said(database: Database, *statements: str) -> list[tuple[Any, ...]]:
+    """What the database answers to the last statement. Any: whatever the rows hold."""
+    with connected(database, database.password) as connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+        return list(cursor.fetchall())
+
+
+def test_a_database_keeps_its_rows_when_it_is_stopped_or_killed(database: Database) -> None:
+    added = "INSERT INTO kept SELECT 1 + count(*) FROM kept"
+    assert said(database, "CREATE TABLE kept (id INT PRIMARY KEY)", added, "SELECT * FROM kept") == [(1,)]
+    address, pid = database.address, database.pid
+    database.restart()
+    assert said(database, added, "SELECT * FROM kept") == [(1,), (2,)]
+    with connected(database, database.password):
+        database.kill()
+        assert not database.running
+        with pytest.raises((psycopg.OperationalError, pymysql.OperationalError)):
+            said(database, "SELECT 1")
+        database.restart()
+    assert (database.address, database.running) == (address, True)
+    assert database.pid != pid
+    assert said(database, added, "SELECT * FROM kept ORDER BY id") == [(1,), (2,), (3,)]
+
+
+def test_a_database_lets_nobody_in_with_a_wrong_password(database: Database) -> None:
+    for password in ("wrong", ""):
+        with pytest.raises((psycopg.OperationalError, pymysql.OperationalError), match=r"password|denied"):
+            connected(database, password)
+
+
+def test_postgres_is_ready_for_logical_replication(postgres: Postgres) -> None:
+    names = ("wal_level", "synchronous_commit", "fsync", "listen_addresses")
+    shown = said(postgres, "SELECT " + ", ".join(f"current_setting('{name}')" for name in names))
+    assert shown == [("logical", "on", "off", "127.0.0.1")]
+    assert said(postgres, "SHOW server_version") == [("18.6",)]
+    with psycopg.connect(postgres.dsn, replication="database", autocommit=True) as replication:
+        cursor = psycopg.ClientCursor(replication)
+        slot = cursor.execute("CREATE_REPLICATION_SLOT one TEMPORARY LOGICAL pgoutput").fetchone()
+    assert slot is not None
+    assert (slot[0], slot[3]) == ("one", "pgoutput")
+
+
+def test_mariadb_has_a_binlog_of_whole_rows(mariadb: MariaDB) -> None:
+    names = ("log_bin", "binlog_format", "binlog_row_image", "binlog_row_metadata", "gtid_strict_mode", "bind_address")
+    shown = said(mariadb, "SELECT " + ", ".join(f"@@{name}" for name in names))
+    assert shown == [(1, "ROW", "FULL", "FULL", 1, "127.0.0.1")]
+    ((file, *_),) = said(mariadb, "SHOW MASTER STATUS")
+    written = ("CREATE TABLE logged (id INT)", "INSERT INTO logged VALUES (1)")
+    assert "Write_rows_v1" in [event[2] for event in said(mariadb, *written, f"SHOW BINLOG EVENTS IN '{file}'")]
+
+
+def test_a_database_has_the_version_and_the_settings_that_are_asked_for(tmp_path: Path) -> None:
+    with Postgres.start(tmp_path, version="14", settings={"wal_level": "replica"}) as postgres:
+        assert said(postgres, "SELECT version() LIKE 'PostgreSQL 14.%', current_setting('wal_level')") == [
+            (True, "replica")
+        ]
+        assert postgres.dsn == f"postgresql://postgres@{postgres.address}/postgres"
+    assert not alive(postgres)
+    with MariaDB.start(tmp_path, user="ann", settings={"skip_log_bin": "", "server_id": "7"}) as mariadb:
+        assert said(mariadb, "SELECT @@log_bin, @@server_id, current_user()") == [(0, 7, "ann@127.0.0.1")]
+    assert not alive(mariadb)
+    with pytest.raises(ServiceFailed, match=r"there is no postgres 1, only 18\.6\.0 and 14\.20\.0"):
+        Postgres.start(tmp_path, version="1")
+
+
 def test_a_service_that_stops_leaves_no_process_and_starts_again_on_its_data(tmp_path: Path) -> None:
     port = free()
     with Kafka.start(tmp_path, port) as first:
@@ -159,25 +261,28 @@ def test_a_service_that_stops_leaves_no_process_and_starts_again_on_its_data(tmp
     assert not alive(second)
 
 
-def test_a_service_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
-    program = (
-        "import sys, time, pathlib, services\nservices.Kafka.start(pathlib.Path(sys.argv[1]))\nprint(flush=True)\n"
-    )
+@pytest.mark.parametrize("kind", [Kafka, Postgres, MariaDB])
+def test_a_service_dies_with_the_process_that_started_it(kind: type[Service], tmp_path: Path) -> None:
+    start = f"services.{kind.__name__}.start(pathlib.Path(sys.argv[1]))"
+    program = f"import sys, time, pathlib, services\n{start}\nprint(flush=True)\n"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", program + "time.sleep(600)", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as starter:
         assert starter.stdout is not None
         starter.stdout.readline()
-        service = Kafka.found(tmp_path)
+        service = kind.found(tmp_path)
         assert service is not None
         assert service.running
         starter.send_signal(signal.SIGKILL)
     service._until(lambda: not alive(service), "died")
 
 
-def test_a_service_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
-    with pytest.raises(ServiceFailed, match=r"the end of [^\n]+/kafka/log:\n(.|\n)*no\.such\.Mapper"):
-        Kafka.start(tmp_path, settings={"principal.builder.class": "no.such.Mapper"})
+@pytest.mark.parametrize(
+    ("kind", "setting"), [(Kafka, "principal.builder.class"), (Postgres, "wal_level"), (MariaDB, "binlog_format")]
+)
+def test_a_service_that_cannot_start_shows_its_log(kind: type[Service], setting: str, tmp_path: Path) -> None:
+    with pytest.raises(ServiceFailed, match=rf"the end of [^\n]+/{kind.name}/log:\n(.|\n)*no\.such\.Value"):
+        kind.start(tmp_path, settings={setting: "no.such.Value"})
 
 
 def alive(service: Service) -> bool:
@@ -186,24 +291,27 @@ def alive(service: Service) -> bool:
     return other is not None and other.running
 
 
-def test_the_command_starts_services_that_stay_and_takes_them_away(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [Kafka, Postgres, MariaDB])
+def test_the_command_starts_services_that_stay_and_takes_them_away(kind: type[Service], tmp_path: Path) -> None:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         tool = Path(__file__).parent.parent / "tools" / "services.py"
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         command = [sys.executable, str(tool), *arguments, "--folder", str(tmp_path)]
         return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
 
+    name = kind.name
     try:
-        started = run("up", "kafka")
+        started = run("up", name)
         assert started.returncode == 0, started.stderr
-        found = Kafka.found(tmp_path)
+        found = kind.found(tmp_path)
         assert found is not None
-        assert started.stdout == f"export KAFKA={found.address}\n"
-        send(found.address, "kept", b"a")
-        assert run("up", "kafka").stdout == started.stdout
-        told = json.loads(run("status", "kafka", "--json").stdout)
-        assert told == {"kafka": {"address": found.address, "pid": found.pid, "folder": str(tmp_path / "kafka")}}
-        assert run("status").returncode == 1
+        assert started.stdout == f"export {name.upper()}={found.address}\n"
+        assert found.answers()
+        assert run("up", name).stdout == started.stdout
+        status = run("status", "--json")
+        told = {"address": found.address, "pid": found.pid, "folder": str(tmp_path / name)}
+        assert json.loads(status.stdout) == {name: told}
+        assert status.returncode == 1, "a broker that does not run was not missed"
     finally:
         ended = run("down")
     assert ended.returncode == 0, ended.stderr

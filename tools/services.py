@@ -1,4 +1,4 @@
-"""Real services on this machine, to be thrown away: `python tools/services.py up|down|status [kafka] [rocketmq]`.
+"""Real services on this machine, to be thrown away: `python tools/services.py up|down|status [kafka] [postgres] ...`.
 
 They listen on loopback alone, need neither root nor Docker, and live in a folder of their own. Those started here stay
 until `down`; those that a test starts die with it, however it dies:
@@ -10,222 +10,27 @@ until `down`; those that a test starts die with it, however it dies:
 from __future__ import annotations
 
 import argparse
-import atexit
 import base64
 import json
 import os
-import random
 import shutil
-import signal
 import socket
 import struct
-import subprocess
 import sys
-import time
 import uuid
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import pyspark
+from databases import MariaDB, Postgres
+from service import Service, ServiceFailed, free, received
 
 from changeglot import jars
 from changeglot.errors import ChangeglotError
 
 FOLDER = Path(__file__).parent.parent / ".services"
-#: Seconds in which a service that is well has started, or ended, on a machine that is busy.
-PATIENCE = 120
-#: Below those that the system gives to clients: a client that knocks at a dead service's port may be given just that.
-PORTS = range(20000, 32000)
-
-#: Becomes what its arguments say, after asking the kernel to be killed when its parent, the first of them, is gone.
-_GUARD = """
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-if os.getppid() == int(sys.argv[1]):
-    os.execv(sys.argv[2], sys.argv[2:])
-"""
-
-
-class ServiceFailed(Exception):
-    """A service did not start, end or answer; what it said last is in the message."""
-
-
-class Service(ABC):
-    """One process that serves, its folder and its ports."""
-
-    name: ClassVar[str]
-    #: Where its users expect it.
-    usual: ClassVar[int]
-
-    def __init__(self, folder: Path, state: Mapping[str, Any]) -> None:
-        """Its folder, and what `service.json` in it says. Any: numbers and texts."""
-        self.folder = folder
-        self.state = dict(state)
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @classmethod
-    def start(
-        cls,
-        folder: Path,
-        port: int | None = None,
-        *,
-        user: str = "",
-        password: str = "",
-        settings: Mapping[str, str] | None = None,
-        detached: bool = False,
-    ) -> Self:
-        """Starts one in a folder below this one, on what an earlier one left there, and waits until it answers.
-
-        Without a port it takes a free one. `settings` go over those in the service's own file. Unless `detached`, it
-        is killed when the thread that started it is gone.
-        """
-        folder = folder.absolute() / cls.name
-        old = cls.found(folder.parent)
-        if old is not None and old.running:
-            raise ServiceFailed(f"{cls.name} already runs in {folder}, at {old.address}")
-        folder.mkdir(parents=True, exist_ok=True)
-        state = {"ports": cls.ports(port), "user": user, "password": password, "settings": dict(settings or {})}
-        service = cls(folder, {**state, "detached": detached})
-        service._launch()
-        return service
-
-    @classmethod
-    def found(cls, folder: Path) -> Self | None:
-        """The one that was started in the folder, running or not, by whichever process."""
-        folder = folder.absolute() / cls.name
-        try:
-            return cls(folder, json.loads((folder / "service.json").read_bytes()))
-        except FileNotFoundError:
-            return None
-
-    @property
-    def address(self) -> str:
-        """What clients are told."""
-        return f"127.0.0.1:{self.state['ports']['main']}"
-
-    @property
-    def pid(self) -> int:
-        """Of the process that serves, or did."""
-        pid: int = self.state["pid"]
-        return pid
-
-    @property
-    def log(self) -> Path:
-        """What the process says."""
-        return self.folder / "log"
-
-    @property
-    def running(self) -> bool:
-        """Whether the process is there. One of the same number that is another's is not it."""
-        if self._process is not None:
-            return self._process.poll() is None
-        return "pid" in self.state and str(self.folder) in _command(self.pid)
-
-    def stop(self) -> None:
-        """Ends it in good order; if it does not, kills it."""
-        if self._end(signal.SIGTERM):
-            return
-        self.kill()
-
-    def kill(self) -> None:
-        """Kills it as a power cut would (kill -9)."""
-        if not self._end(signal.SIGKILL):
-            raise ServiceFailed(f"{self.name}, process {self.pid}, does not even die when killed")
-
-    def restart(self) -> None:
-        """Starts it again, on the same ports and with its data; if it runs, it is stopped before."""
-        self.stop()
-        self._launch()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        # Nobody needs it any more, and RocketMQ takes a quarter of a minute to end in good order.
-        self.kill()
-
-    @classmethod
-    @abstractmethod
-    def ports(cls, port: int | None) -> dict[str, int]:
-        """Those it needs, free ones, by name; `main` is the one asked for."""
-
-    @abstractmethod
-    def prepare(self) -> None:
-        """Writes what the process reads."""
-
-    @abstractmethod
-    def command(self) -> tuple[list[str], dict[str, str]]:
-        """Arguments of java, in which the folder is named, and the environment that goes over this one."""
-
-    @abstractmethod
-    def answers(self) -> bool:
-        """Whether it does its work, not only listens. OSError: it does not even listen."""
-
-    def _launch(self) -> None:
-        self.prepare()
-        arguments, environment = self.command()
-        command = [_java(), *arguments]
-        guarded = not self.state["detached"]
-        if guarded and sys.platform == "linux":
-            command = [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid()), *command]
-        elif guarded:
-            atexit.register(self.kill)
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                cwd=self.folder,
-                env={**os.environ, **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        try:
-            self.state["pid"] = self._process.pid
-            (self.folder / "service.json").write_text(json.dumps(self.state, indent=1))
-            self._until(self._serves, "started")
-        except BaseException:
-            self.kill()
-            raise
-
-    def _serves(self) -> bool:
-        if not self.running:
-            raise ServiceFailed(f"{self.name} ended instead of starting{self._said()}")
-        try:
-            return self.answers()
-        except OSError:
-            return False
-
-    def _until(self, done: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not done():
-            if time.monotonic() > deadline:
-                raise ServiceFailed(f"{self.name} has not {what} within {PATIENCE} seconds{self._said()}")
-            time.sleep(0.05)
-
-    def _end(self, how: signal.Signals) -> bool:
-        """Whether it has ended."""
-        if self.running:
-            os.kill(self.pid, how)
-            try:
-                self._until(lambda: not self.running, "ended")
-            except ServiceFailed:
-                return False
-        return True
-
-    def _said(self) -> str:
-        """The last lines of its logs."""
-        parts = []
-        # RocketMQ writes its own besides.
-        for log in (self.log, *self.folder.glob("logs/*/broker.log"), *self.folder.glob("logs/*/store.log")):
-            lines = log.read_text("utf-8", "replace").splitlines()[-25:] if log.exists() else []
-            if lines:
-                parts.append("\n".join((f"; the end of {log}:", *lines)))
-        return "\n".join(parts) or f"; it left nothing in {self.log}"
 
 
 class Kafka(Service):
@@ -233,6 +38,7 @@ class Kafka(Service):
 
     name = "kafka"
     usual = 9092
+    versions = ("4.3.1",)
 
     @classmethod
     def ports(cls, port: int | None) -> dict[str, int]:
@@ -283,19 +89,7 @@ class Kafka(Service):
         if not (self.folder / "data" / "meta.properties").exists():
             # Its first letter is always the same: a dash would look like an option.
             cluster = base64.urlsafe_b64encode(b"c" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
-            arguments, environment = self._jvm("kafka.tools.StorageTool", "format", "-t", cluster, "-c")
-            with self.log.open("ab") as log:
-                done = subprocess.run(
-                    [_java(), *arguments],
-                    env={**os.environ, **environment},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    timeout=PATIENCE,
-                    check=False,
-                )
-            if done.returncode:
-                raise ServiceFailed(f"kafka could not format its folder{self._said()}")
+            self._run(*self._jvm("kafka.tools.StorageTool", "format", "-t", cluster, "-c"), "format its folder")
 
     def command(self) -> tuple[list[str], dict[str, str]]:
         """The broker."""
@@ -307,7 +101,7 @@ class Kafka(Service):
         asked = struct.pack(">hhihib", 3, 4, 1, -1, 0, 0)
         with socket.create_connection(("127.0.0.1", self.state["ports"]["main"]), timeout=5) as connection:
             connection.sendall(struct.pack(">i", len(asked)) + asked)
-            _, _, _, brokers = struct.unpack(">iiii", _received(connection, 16))
+            _, _, _, brokers = struct.unpack(">iiii", received(connection, 16))
         return bool(brokers >= 1)
 
     @property
@@ -316,12 +110,12 @@ class Kafka(Service):
 
     def _jvm(self, *arguments: str) -> tuple[list[str], dict[str, str]]:
         """A class of Kafka's; the file of settings is its last argument."""
-        found = jars.resolve(["org.apache.kafka:kafka_2.13:4.3.1", "org.slf4j:slf4j-simple:2.0.17"])
+        found = jars.resolve([f"org.apache.kafka:kafka_2.13:{self.version}", "org.slf4j:slf4j-simple:2.0.17"])
         # Spark's resolver leaves out Scala's library, since Spark has it.
         scala = (Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar")
         flags = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         logging = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true"]
-        return [*flags, *logging, *arguments, str(self._properties)], _classpath([*found, *scala])
+        return [_java(), *flags, *logging, *arguments, str(self._properties)], _classpath([*found, *scala])
 
 
 class RocketMQ(Service):
@@ -329,6 +123,7 @@ class RocketMQ(Service):
 
     name = "rocketmq"
     usual = 9876
+    versions = ("5.5.0",)
 
     @classmethod
     def ports(cls, port: int | None) -> dict[str, int]:
@@ -339,6 +134,11 @@ class RocketMQ(Service):
     def broker(self) -> str:
         """The broker's address, which clients learn from the name server."""
         return f"127.0.0.1:{self.state['ports']['broker']}"
+
+    @property
+    def logs(self) -> list[Path]:
+        """It writes its own besides."""
+        return [self.log, *self.folder.glob("logs/*/broker.log"), *self.folder.glob("logs/*/store.log")]
 
     def prepare(self) -> None:
         """Settings of both, and the program that starts both."""
@@ -386,9 +186,7 @@ class RocketMQ(Service):
 
     def command(self) -> tuple[list[str], dict[str, str]]:
         """Both servers."""
-        found = jars.resolve(
-            ["org.apache.rocketmq:rocketmq-namesrv:5.5.0", "org.apache.rocketmq:rocketmq-broker:5.5.0"]
-        )
+        found = jars.resolve([f"org.apache.rocketmq:rocketmq-{part}:{self.version}" for part in ("namesrv", "broker")])
         opened = [
             "--add-opens=java.base/java.nio=ALL-UNNAMED",
             "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
@@ -398,7 +196,7 @@ class RocketMQ(Service):
         # It writes its logs into the home folder, and nothing at all on a disk that is three quarters full.
         home = [f"-Duser.home={self.folder}", "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99"]
         files = [str(self.folder / name) for name in ("Both.java", "namesrv.conf", "broker.conf")]
-        return [*flags, *opened, *home, *files], {**_classpath(found), "ROCKETMQ_HOME": str(self.folder)}
+        return [_java(), *flags, *opened, *home, *files], {**_classpath(found), "ROCKETMQ_HOME": str(self.folder)}
 
     def answers(self) -> bool:
         """Whether the name server knows the broker."""
@@ -407,7 +205,9 @@ class RocketMQ(Service):
         return self.broker.encode() in body
 
 
-SERVICES: dict[str, type[Service]] = {service.name: service for service in (Kafka, RocketMQ)}
+SERVICES: dict[str, type[Service]] = {service.name: service for service in (Kafka, RocketMQ, Postgres, MariaDB)}
+#: Those that are meant where none is named.
+BROKERS = (Kafka.name, RocketMQ.name)
 
 
 def asked(
@@ -420,40 +220,10 @@ def asked(
     host, port = address.split(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         connection.sendall(struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body)
-        length, header_length = struct.unpack(">ii", _received(connection, 8))
-        answer = _received(connection, length - 4)
+        length, header_length = struct.unpack(">ii", received(connection, 8))
+        answer = received(connection, length - 4)
     told: dict[str, Any] = json.loads(answer[: header_length & 0xFFFFFF])
     return told, answer[header_length & 0xFFFFFF :]
-
-
-def free(*around: int, wanted: int | None = None) -> int:
-    """A port that nobody listens at, nor at those so far from it; the wanted one if it can be."""
-    tried = [*([wanted] if wanted else []), *random.sample(PORTS, 1000)]
-    for port in tried:
-        if all(_is_free(port + distance) for distance in around or (0,)):
-            return port
-    raise ServiceFailed(f"none of {len(tried)} ports of this machine is free")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        # Connections of one that just ended do not count; for Java neither.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
-def _received(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        part = connection.recv(size - len(data))
-        if not part:
-            raise ConnectionError("the service hung up")
-        data += part
-    return data
 
 
 def _java() -> str:
@@ -473,16 +243,6 @@ def _write(file: Path, properties: Mapping[str, str]) -> None:
     file.write_text("".join(f"{name}={json.dumps(value)[1:-1]}\n" for name, value in properties.items()))
 
 
-def _command(pid: int) -> str:
-    """The command of a process; empty if there is none, or only what is left of it until its parent asks."""
-    if sys.platform == "linux":
-        try:
-            return Path(f"/proc/{pid}/cmdline").read_text("utf-8", "replace").replace("\0", " ")
-        except (FileNotFoundError, ProcessLookupError):
-            return ""
-    return subprocess.run(["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True).stdout
-
-
 def up(folder: Path, names: Sequence[str]) -> list[Service]:
     """Those of the folder, started if they do not run, at their usual ports if those are free; they stay."""
 
@@ -490,7 +250,7 @@ def up(folder: Path, names: Sequence[str]) -> list[Service]:
         kind = SERVICES[name]
         service = kind.found(folder)
         if service is None or not service.running:
-            print(f"starting {name}; the first time its jars are fetched", file=sys.stderr)
+            print(f"starting {name}; the first time it is fetched", file=sys.stderr)
             service = kind.start(folder, free(wanted=kind.usual), detached=True)
         return service
 
@@ -503,7 +263,7 @@ def down(folder: Path, names: Sequence[str]) -> None:
     for name in names:
         service = SERVICES[name].found(folder)
         if service is not None:
-            service.kill()
+            service.discard()
             shutil.rmtree(service.folder)
             print(f"{name} is gone")
 
@@ -512,14 +272,15 @@ def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("do", choices=("up", "down", "status"))
-    parser.add_argument("names", nargs="*", metavar="service", help=f"{' or '.join(SERVICES)}; all if none is named")
+    meant = f"{', '.join(SERVICES)}; if none is named, {' and '.join(BROKERS)} and what else the folder has"
+    parser.add_argument("names", nargs="*", metavar="service", help=meant)
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where their data and logs are (.services)")
     parser.add_argument("--json", action="store_true", help="say it for a program")
     given = parser.parse_args()
     unknown = set(given.names) - set(SERVICES)
     if unknown:
         parser.error(f"no service is called {', '.join(sorted(unknown))}; there are {', '.join(SERVICES)}")
-    names = given.names or list(SERVICES)
+    names = given.names or [name for name in SERVICES if name in BROKERS or SERVICES[name].found(given.folder)]
     try:
         if given.do == "down":
             down(given.folder, names)

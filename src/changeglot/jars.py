@@ -40,7 +40,7 @@ def resolve(packages: Sequence[str], *, excludes: Sequence[str] = (), transitive
     """
     if not packages:
         return []
-    folder, asked = _cache(), _asked(packages, excludes, transitive=transitive)
+    folder, asked = cache(), _asked(packages, excludes, transitive=transitive)
     memory = _memory(asked)
     found = _remembered(memory)
     if found is not None:
@@ -88,7 +88,8 @@ def _all(choice: Sequence[Wanted]) -> list[Path]:
     ]
 
 
-def _cache() -> Path:
+def cache() -> Path:
+    """The folder for what was fetched or found once."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "changeglot"
 
 
@@ -106,7 +107,7 @@ def _asked(packages: Sequence[str], excludes: Sequence[str], transitive: bool) -
 
 def _memory(asked: Mapping[str, Any]) -> Path:
     """Any: JSON."""
-    return _cache() / f"jars-{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]}.json"
+    return cache() / f"jars-{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]}.json"
 
 
 def _remembered(memory: Path) -> list[Path] | None:
