@@ -10,7 +10,7 @@ from statistics import median
 from typing import Literal
 
 from plan import BARE, FORMATS, TRANSLATIONS
-from results import DelayRun, Measurement, Results, TopicRun
+from results import CaptureRun, DelayRun, Measurement, Results, TopicRun
 
 HERE = Path(__file__).resolve().parent
 FAIL = "**FAIL**"
@@ -422,6 +422,71 @@ def _delay(one: DelayRun) -> Sequence[str]:
     return one.mode, f"{one.rate:,}", f"{one.sent:,.0f}", *shown, "kept up" if one.steady else behind
 
 
+@dataclass(frozen=True)
+class Faster:
+    """How many times as many rows or changes a second, by the clock, ours has to record as another contender."""
+
+    part: str
+    ours: str
+    other: str
+    limit: float
+
+    def row(self, runs: dict[tuple[str, str], CaptureRun]) -> Sequence[str]:
+        ours, other = runs[self.part, self.ours], runs[self.part, self.other]
+        ratio = ours.rate / other.rate
+        verdict = "pass" if ratio >= self.limit else FAIL
+        if not (ours.whole and other.whole):
+            verdict = f"{FAIL}: not all of {ours.rows:,} came, or some twice"
+        title = f"{self.part}: {self.ours}, against {self.other}"
+        return title, f"≥ {self.limit}x", f"{ratio:.2f}x", verdict
+
+
+FASTER = (
+    Faster("stream", "changeglot, recorder", "Debezium, engine", limit=3.0),
+    Faster("snapshot", "changeglot, two tasks", "Debezium, engine", limit=3.0),
+    Faster("snapshot", "changeglot, two tasks", "COPY to a file", limit=0.5),
+)
+
+
+def _captured(one: CaptureRun) -> Sequence[str]:
+    return (
+        one.part,
+        f"{one.who}, {one.version}",
+        f"{one.rows:,}",
+        f"{median(one.out):,.0f}",
+        f"{median(one.before):.2f}",
+        f"{median(one.clock):.2f}",
+        f"{median(one.cpu):.2f}",
+        f"{median(one.server):.2f}",
+        f"{one.rate:,.0f}",
+    )
+
+
+def capture_section(results: Results) -> Iterator[str]:
+    """What a database tells: beside Debezium and beside COPY."""
+    runs = {(one.part, one.who): one for one in results.capture}
+    if not runs:
+        yield "Not measured."
+        return
+    first = next(iter(runs.values()))
+    yield (
+        "One table of eight small columns in PostgreSQL, on the same machine. The stream: inserts, updates and deletes "
+        "in transactions of a hundred that were made while nobody read them, then each drained from a slot of its own; "
+        "ours by one process into a spool, from the first call until all is durable and the server knows it. The "
+        "snapshot: a table that rests; ours in chunks, copied by two processes as by tasks of Spark's, from the first "
+        "look at the server until all is durable. Debezium's engine runs in a JVM that is warm, with the settings that "
+        "were its fastest, and writes the JSON of its events without schemas into a file, which nobody makes durable; "
+        "its clock begins at its first event, what passed until then stands before it. They do not do the same: its "
+        "events are finished messages, our lines become changes in Spark. COPY is the database's own way to write a "
+        "table, to one client or by the server itself, and is no capture. CPU is the contender's, and beside it the "
+        f"server's. Median of {len(first.clock)} rounds after others to warm up, all taking turns."
+    )
+    heads = ("", "who", "rows:", "out:", "before s:", "clock s:", "CPU s:", "server's CPU s:", "rows/s:")
+    yield table(heads, map(_captured, runs.values()))
+    rows = (each.row(runs) for each in FASTER if {(each.part, each.ours), (each.part, each.other)} <= runs.keys())
+    yield table(("", "wanted", "clock:", "verdict"), rows)
+
+
 def machine(results: Results) -> str:
     facts = {**results.machine, **results.versions}
     return ", ".join(f"{name} {fact}" for name, fact in facts.items())
@@ -496,6 +561,8 @@ def page(results: Results) -> str:
         *load_section(results),
         "## Topics",
         *topics_section(results),
+        "## Capture",
+        *capture_section(results),
         "## To run it again",
         "`make bench`, on a machine with Java 17 that does nothing else; about an hour, "
         "10 GB of disk, and more for the memory part. `python bench/run.py --quick` is a trial "

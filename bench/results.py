@@ -108,6 +108,35 @@ class DelayRun:
         return not self.lost and self.growth < 0.1 and self.delays[1] < self.seconds * 1000 / 2
 
 
+@dataclass(frozen=True)
+class CaptureRun:
+    """Rows or changes of a database: `part` is the comparison; of each round its seconds and what then was there.
+
+    `cpu` is the contender's, `server` the database's; `before` are seconds until the clock began, for a contender whose
+    start is not counted.
+    """
+
+    part: str
+    who: str
+    version: str
+    rows: int
+    clock: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    server: list[float] = field(default_factory=list)
+    before: list[float] = field(default_factory=list)
+    out: list[int] = field(default_factory=list)
+
+    @property
+    def rate(self) -> float:
+        """Rows or changes in a second on the clock, by the median."""
+        return self.rows / median(self.clock)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all were there, each once, in every round."""
+        return all(out == self.rows for out in self.out)
+
+
 @dataclass
 class Results:
     """One run of the benchmark. `checks` are counts of changes and problems, by contender."""
@@ -124,6 +153,7 @@ class Results:
     apply: list[ApplyRun] = field(default_factory=list)
     loads: list[LoadRun] = field(default_factory=list)
     topics: list[TopicRun | DelayRun] = field(default_factory=list)
+    capture: list[CaptureRun] = field(default_factory=list)
 
     def named(self, name: str) -> Measurement | None:
         """The measurement of that name; None when it was not run or never finished."""
@@ -154,4 +184,13 @@ class Results:
         apply = [ApplyRun(**one) for one in saved.pop("apply", [])]
         loads = [LoadRun(**one) for one in saved.pop("loads", [])]
         topics = [(DelayRun if "rate" in one else TopicRun)(**one) for one in saved.pop("topics", [])]
-        return cls(**saved, measurements=measurements, memory=memory, apply=apply, loads=loads, topics=topics)
+        capture = [CaptureRun(**one) for one in saved.pop("capture", [])]
+        return cls(
+            **saved,
+            measurements=measurements,
+            memory=memory,
+            apply=apply,
+            loads=loads,
+            topics=topics,
+            capture=capture,
+        )

@@ -28,6 +28,7 @@ def main() -> None:
     # It does not live long enough for the JVM to gain by its slower compiler.
     settings["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     spark = changeglot.session(cores=1, driver_memory="1g", **settings)
+    once = content.pop("once", True)
     pipeline = config.pipeline(content, name="killed-" + content["sink"]["type"])
     gateway = spark.sparkContext._gateway
     assert gateway is not None
@@ -53,7 +54,7 @@ def main() -> None:
             home = kind if name in vars(kind) else LakeSink
             setattr(home, name, counted(getattr(home, name)))
     print("ready", flush=True)
-    pipeline.run(spark).awaitTermination()
+    pipeline.run(spark, once=once).awaitTermination()
     print(f"done {done}", flush=True)
 
 

@@ -242,3 +242,25 @@ def test_decode_never_raises_and_drops_nothing_unsaid(spark: SparkSession, forma
     # Only what says nothing gives nothing: what is empty, and tombstones, which Arcion alone has.
     tombstones = {b"default", b'"default"', b"null"} if format in ("arcion", "auto") else set()
     assert set(messages) - {messages[row["id"]] for row in found} <= {b"", *tombstones}
+
+
+def test_fields_between_tabs_are_an_image_in_which_absent_null_and_text_differ(spark: SparkSession) -> None:
+    texts = ["plain", "", "a\tb\nc\rd\\e\b\f\v", "\\N", "\\-", "grüße \U0001f600", "-", "N"]
+    escapes = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\b": "\\b", "\f": "\\f", "\v": "\\v"}
+    escaped = ["".join(escapes.get(each, each) for each in text) for text in texts]
+    names = [f"c{n}" for n in range(len(texts))]
+    rng = random.Random(3)
+    cases: list[tuple[str, dict[str, str | None] | None, int]] = []
+    for _ in range(200):
+        chosen = [rng.choice([None, "", *zip(escaped, texts, strict=True)]) for _ in names]
+        fields = ["\\N" if each is None else "\\-" if each == "" else each[0] for each in chosen]
+        told = {n: each and each[1] for n, each in zip(names, chosen, strict=True) if each != ""}
+        before = rng.randrange(3)
+        cases.append(("\t".join([*escaped[:before], *fields, *escaped[: rng.randrange(2)]]), told, before))
+    cases += [("\t".join(["x"] * (len(names) - 1)), None, 0), ("x", None, 2), ("\\", None, 0)]
+    columns = f"from_json('{json.dumps([{'name': name} for name in names])}', '{kernel.COLUMNS}')"
+    changeglot.prepare(spark)
+    lines = spark.createDataFrame(cases, "line STRING, told MAP<STRING, STRING>, skip INT").coalesce(1)
+    found = lines.select("told", kernel.fields(F.col("line"), F.expr(columns), F.col("skip"))["values"].alias("read"))
+    for row in found.collect():
+        assert row["read"] == row["told"]

@@ -38,7 +38,7 @@ DONE, FAILED, WRONG, BAD, LOST, INTERRUPTED = 0, 1, 2, 3, 4, 130
 STATUSES = """\
 exit status:
   0    done
-  1    failed unexpectedly: Spark, the disk, a fault of changeglot
+  1    failed unexpectedly: Spark, the disk, a fault of changeglot; doctor: something is bad
   2    wrong usage or configuration, an input that is not there or cannot be read, no Java
   3    done, but some messages were bad: counted on stderr, kept in --quarantine if given
   4    --on-loss fail, and something would have been lost: nothing was written
@@ -183,6 +183,7 @@ def parser() -> argparse.ArgumentParser:
     when.add_argument("--once", action="store_true", help="end when all that is there is applied (the default)")
     when.add_argument("--continuous", action="store_true", help="go on as more comes")
     command("check", check, "tell what a pipeline would do, and write nothing", pipeline, answer, quiet, spark)
+    command("doctor", doctor, "examine the database that a pipeline captures, and change nothing", pipeline, answer)
     command("schema", schema, "print the JSON Schema of a pipeline's file, for editors")
     made = command("quarantine", quarantine, "look at what a pipeline could not apply", answer, quiet, spark)
     made.add_argument("action", choices=("list", "show", "replay", "drop"), help=ACTION)
@@ -331,6 +332,20 @@ def check(arguments: argparse.Namespace) -> int:
         else:
             print(running.planned(planned, made))
     return DONE
+
+
+def doctor(arguments: argparse.Namespace) -> int:
+    """Tells what is well with the database of a pipeline's source, what is not, and what to type."""
+    from changeglot import config
+    from changeglot.doctor import as_data, examine, healthy, told
+
+    made = config.load(arguments.pipeline)
+    found = examine(made)
+    if arguments.json:
+        print_json(as_data(found))
+    else:
+        print(told(found, made.source.name))
+    return DONE if healthy(found) else FAILED
 
 
 def schema(_: argparse.Namespace) -> int:

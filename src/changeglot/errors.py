@@ -5,6 +5,8 @@ ChangeglotError
 │   └── UnknownFormat  no codec of that name
 ├── InputError         an input of the command line is missing or damaged (inputs.py)
 ├── SchemaChange       a table of the source changed as the pipeline was not told to follow (apply/schema.py)
+├── Unreachable        a database that is captured cannot be reached now
+├── Lost               it has forgotten changes that were not recorded
 ├── PipelineFailed     Spark, a disk or a service stopped a pipeline
 └── MissingError       Java, Spark or the kernel is missing or does not fit
 """
@@ -42,3 +44,11 @@ class MissingError(ChangeglotError):
 
 class PipelineFailed(ChangeglotError):
     """Spark, a disk or a service stopped it. What it had committed stays; started again, it goes on from there."""
+
+
+class Unreachable(ChangeglotError):
+    """A database that is captured cannot be reached now: worth another attempt."""
+
+
+class Lost(ChangeglotError):
+    """Changes that were not recorded are gone: rows have to be read again."""

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from changeglot import kernel
 from changeglot.codecs import CODECS, SEEN, codec, evidence, format_of
-from changeglot.codecs.base import Codec, Stage, half, lost
+from changeglot.codecs.base import Codec, Decoder, Stage, half, lost
 from changeglot.columns import quoted
 from changeglot.errors import ConfigError
 from changeglot.model import CHANGE, VERDICT, Change
@@ -50,9 +50,13 @@ def decode(
     """
     if format == "auto":
         codecs = {name: codec(name, options, tables) for name in CODECS}
-        return _decode(_messages(messages), codecs, _others(messages), auto=True)
-    one = codec(format, options, tables)
-    return _decode(_messages(messages), {one.name: one}, _others(messages), auto=False)
+        return _decode(_seen(_messages(messages), codecs), codecs, _others(messages), auto=True)
+    return decode_by(codec(format, options, tables), messages)
+
+
+def decode_by(decoder: Decoder, messages: DataFrame) -> DataFrame:
+    """What `decode` gives, of messages that all are the decoder's."""
+    return _decode(_messages(messages), {decoder.name: decoder}, _others(messages), auto=False)
 
 
 def _others(df: DataFrame) -> list[str]:
@@ -84,7 +88,7 @@ def _seen(messages: DataFrame, codecs: Mapping[str, Codec]) -> DataFrame:
     return seen.withColumn(_FORMAT, format_of(codecs, F.col("__seen")))
 
 
-def _case(codecs: Mapping[str, Codec], columns: Mapping[str, Column]) -> Column:
+def _case(codecs: Mapping[str, Decoder], columns: Mapping[str, Column]) -> Column:
     """The column of the codec that a row's format names; with one codec, its own."""
     if len(codecs) == 1:
         return columns[next(iter(codecs))]
@@ -102,12 +106,11 @@ def _held(column: Column) -> Column:
     return F.when(F.spark_partition_id() >= 0, column)
 
 
-def _decode(messages: DataFrame, codecs: Mapping[str, Codec], others: list[str], *, auto: bool) -> DataFrame:
+def _decode(messages: DataFrame, codecs: Mapping[str, Decoder], others: list[str], *, auto: bool) -> DataFrame:
     message: Stage = {"key": F.col(_KEY), "value": F.col(_VALUE)}
     staged = messages
     unread: Column = F.lit(None).cast("string")
     if auto:
-        staged = _seen(staged, codecs)
         unknown = F.when(F.col(_FORMAT).isNull(), F.lit(_NO_FORMAT))
         staged = staged.withColumn("__unread", F.coalesce(F.col("__seen")["problem"], unknown)).drop("__seen")
         unread = F.col("__unread")

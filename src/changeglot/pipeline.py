@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, Literal
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -21,7 +24,7 @@ from changeglot.apply.route import Rule
 from changeglot.apply.rows import settled
 from changeglot.apply.tidings import Told, tables, watched
 from changeglot.held import MESSAGE, Quarantine
-from changeglot.layout import decode
+from changeglot.layout import decode, decode_by
 from changeglot.model import CHANGE
 from changeglot.notes import Notes
 from changeglot.seen import seen
@@ -29,7 +32,7 @@ from changeglot.sending import Sending
 from changeglot.sinks.base import LakeSink, Mark
 from changeglot.sinks.delta import Delta
 from changeglot.sinks.messages import MessageSink
-from changeglot.sources.base import LANE, PLACE, SENT, MessageSource
+from changeglot.sources.base import LANE, PLACE, SENT, MessageSource, Recording
 from changeglot.tables import Tables
 from changeglot.target import Applied, Planned, TableWork, Target, Upkeep
 
@@ -86,6 +89,10 @@ class Pipeline:
         return first_lake(self.sinks) or Delta(path=f"{self._notes}/lake")
 
     @property
+    def _source(self) -> MessageSource:
+        return self.source.beside(self._notes)
+
+    @property
     def _notes(self) -> str:
         return f"{self.checkpoint.rstrip('/')}/changeglot"
 
@@ -95,7 +102,7 @@ class Pipeline:
 
     def check(self, spark: SparkSession) -> None:
         """Raises what is wrong before anything is read: a service that does not answer, for instance."""
-        self.source.check(spark)
+        self._source.check(spark)
         for sink in self.sinks:
             if isinstance(sink, MessageSink):
                 sink.check(spark)
@@ -106,11 +113,13 @@ class Pipeline:
         """The running query; with `once` it ends when all that is there is applied. `told` hears of each batch."""
         writer: list[str] = []
         targets, begun = self.targets, _last_begun(spark, self.checkpoint)
-        stream = self.source.messages(spark)
+        recording = self._source.record(spark, once=once)
+        stream = self._source.messages(spark)
         # Files are numbered in a batch only. What a stream is planned with is built once, not with each batch.
         early = self.source.marked
 
         def apply(batch: DataFrame, number: int) -> None:
+            recording.ask()
             if not writer:
                 writer.append(f"{self.name}/{_query_id(spark, self.checkpoint)}")
             staged = batch if early else self._staged(batch, targets)
@@ -118,7 +127,13 @@ class Pipeline:
 
         query = (self._staged(stream, targets) if early else stream).writeStream.foreachBatch(apply)
         query = query.queryName(self.name).option("checkpointLocation", self.checkpoint)
-        return (query.trigger(availableNow=True) if once else query).start()
+        try:
+            started = (query.trigger(availableNow=True) if once else query).start()
+        except BaseException:
+            recording.end()
+            raise
+        threading.Thread(target=_ended, args=(started, recording), daemon=True).start()
+        return started
 
     def apply(self, batch: DataFrame, mark: Mark) -> Applied:
         """The messages of a batch, as the source gives them, in the sinks. A second time it changes no table."""
@@ -137,7 +152,7 @@ class Pipeline:
 
     def _staged(self, messages: DataFrame, targets: Sequence[Target | Sending]) -> DataFrame:
         """What is made of messages, of a batch or a stream, before a batch is looked at."""
-        changes, passing = self._changes(self.source.placed(messages)), self._passing(targets)
+        changes, passing = self._changes(self._source.placed(messages)), self._passing(targets)
         return passing.staged(changes) if passing else changes
 
     def _apply(self, staged: DataFrame, mark: Mark, targets: Sequence[Target | Sending]) -> Applied:
@@ -172,6 +187,8 @@ class Pipeline:
 
     def _decoded(self, messages: DataFrame) -> DataFrame:
         """The changes with their ORDER."""
+        if decoder := self.source.decoder:
+            return _ordered(decode_by(decoder, messages))
         return _ordered(decode(messages, self.format, tables=self._known(), options=self.options))
 
     def _known(self) -> Tables:
@@ -181,7 +198,8 @@ class Pipeline:
 
     def plan(self, spark: SparkSession) -> list[Planned]:
         """What would be made of what the source has now; nothing is written."""
-        changes = self._decoded(self.source.placed(self.source.sample(spark)))
+        source = self._source
+        changes = self._decoded(source.placed(source.sample(spark)))
         told = tables(changes).tables
         return [planned for target in self.targets for planned in self._planned(target, changes, told)]
 
@@ -241,6 +259,13 @@ class Pipeline:
                 held.forget(found, target.lake)
             count += mine
         return count
+
+
+def _ended(query: StreamingQuery, recording: Recording) -> None:
+    """Ends what goes on beside a query when it ends."""
+    with suppress(StreamingQueryException):
+        query.awaitTermination()
+    recording.end()
 
 
 def first_lake(sinks: Iterable[LakeSink | MessageSink]) -> LakeSink | None:

@@ -13,7 +13,7 @@
 | date | DATE |
 | datetime, timestamp without time zone | TIMESTAMP_NTZ; finer than microseconds: STRING |
 | timestamp, timestamptz, datetimeoffset | TIMESTAMP; finer than microseconds: STRING |
-| time, json, enum, set, interval, text, anything else, nothing | STRING |
+| time, json, enum, set, interval, text, an array, anything else, nothing | STRING |
 
 A zero date (`0000-00-00`) has no place in a DATE or TIMESTAMP and becomes NULL. Any other text that is no value of its
 column's type is a problem of the change: nothing is bent to fit.
@@ -61,12 +61,16 @@ def column_type(declared: str | None, jdbc: int | None = None) -> str:
     ('decimal(20,0)', 'decimal(12,2)', 'string')
     >>> column_type("timestamp(9)"), column_type(None, 93), column_type("timestamp without time zone")
     ('string', 'timestamp', 'timestamp_ntz')
+    >>> column_type("integer[]"), column_type("timestamp(3) with time zone[]")
+    ('string', 'string')
     """
     if declared is None:
         declared = _WORDS.get(jdbc, "") if jdbc is not None else ""
     match = _DECLARED.fullmatch(declared)
     assert match is not None
     name = " ".join(f"{match[1]} {match[3]}".lower().split())
+    if name.endswith("[]"):
+        return TEXT
     numbers = [int(part) for part in (match[2] or "").split(",") if part.strip().lstrip("-").isdigit()]
     first = name.split(" ")[0] if name else ""
     family = FAMILY.get(name) or FAMILY.get(first)

@@ -34,33 +34,14 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Codec(ABC):
-    """A message format as expressions. Knows no session, no DataFrame and no transport.
+class Decoder(ABC):
+    """Messages as expressions of the changes that they tell. Knows no session, no DataFrame and no transport.
 
     Decoding goes in stages, each a `select` of its own, so that Spark parses once and generates code for all of it:
-    body (what was read), rows (where a message holds many), columns, images, change or problem. Encoding: told (what
-    is asked for more than once), parts (where a change needs several messages), declared (the columns as the format
-    wants them), message.
+    body (what was read), rows (where a message holds many), columns, images, change or problem.
     """
 
     name: ClassVar[str]
-    aliases: ClassVar[tuple[str, ...]]
-    speaks: ClassVar[frozenset[str]]
-    #: Paths of members that prove the format, shown as evidence.
-    marks: ClassVar[tuple[str, ...]]
-
-    tables: Tables = field(default=Tables())
-
-    @property
-    @abstractmethod
-    def losses(self) -> tuple[Loss, ...]:
-        """What does not survive encode and decode, exactly; a field that is not named here does."""
-
-    # Decoding
-
-    @abstractmethod
-    def detect(self, seen: Column) -> Column:
-        """BOOLEAN, never NULL: do the members that were seen make it mine? True for one codec at most."""
 
     @abstractmethod
     def body(self, message: Stage) -> Stage:
@@ -97,6 +78,31 @@ class Codec(ABC):
     def problem(self, body: Stage, row: Column, change: Change) -> Column:
         """STRING: what is wrong with a message that could be read, NULL if nothing."""
         return F.when(change["op"].isNull(), F.lit("no operation"))
+
+
+@dataclass(frozen=True)
+class Codec(Decoder):
+    """A message format, both ways.
+
+    Encoding goes in stages too: told (what is asked for more than once), parts (where a change needs several messages),
+    declared (the columns as the format wants them), message.
+    """
+
+    aliases: ClassVar[tuple[str, ...]]
+    speaks: ClassVar[frozenset[str]]
+    #: Paths of members that prove the format, shown as evidence.
+    marks: ClassVar[tuple[str, ...]]
+
+    tables: Tables = field(default=Tables())
+
+    @property
+    @abstractmethod
+    def losses(self) -> tuple[Loss, ...]:
+        """What does not survive encode and decode, exactly; a field that is not named here does."""
+
+    @abstractmethod
+    def detect(self, seen: Column) -> Column:
+        """BOOLEAN, never NULL: do the members that were seen make it mine? True for one codec at most."""
 
     # Encoding
 

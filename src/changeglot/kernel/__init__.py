@@ -117,6 +117,11 @@ def zipped(names: Column, values: Column) -> Column:
     return _call("zip", names, values)
 
 
+def fields(line: Column, columns: Column, skip: Column) -> Column:
+    """IMAGE of as many texts between tabs as there are COLUMNS, after `skip`; NULL if fewer. See Fields.java."""
+    return _call("fields", line, columns, skip)
+
+
 def note(values: Column, notes: Mapping[str, Column]) -> Column:
     """MAP: the values with each text that is not NULL laid on them under its name."""
     texts = F.array(*(text.cast("string") for text in notes.values()))

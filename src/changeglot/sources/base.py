@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from pyspark.sql import DataFrame, SparkSession
+
+from changeglot.codecs.base import Decoder
 
 #: The column in which a source says where a message stood: text that sorts as the transport's order does.
 PLACE = "place"
 #: Columns of a transport that may give a message twice: what keeps its messages in order (a partition, a queue), and
 #: what a pipeline that sent the message wrote on it; NULL on others' messages.
 LANE, SENT = "__read_from", "__sent_as"
+
+
+class Recording:
+    """What goes on beside a stream, for there to be messages: of a transport, nothing."""
+
+    def ask(self) -> None:
+        """Raises what has stopped it."""
+
+    def end(self) -> None:
+        """Ends it."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +37,22 @@ class MessageSource(ABC):
     #: Does `placed` give LANE and SENT? A task of Spark's then reads one lane, all that a batch has of it, in order.
     marked: ClassVar[bool] = False
 
+    @property
+    def decoder(self) -> Decoder | None:
+        """What all of its messages are read by; None: the pipeline's format says that."""
+        return None
+
     def session_settings(self) -> dict[str, str]:
         """What a session must be started with."""
         return {}
+
+    def beside(self, folder: str) -> Self:
+        """The source of a pipeline that keeps its notes in the folder."""
+        return self
+
+    def record(self, spark: SparkSession, *, once: bool) -> Recording:
+        """Begins what goes on beside the stream; with `once`, all that there is now is there when it returns."""
+        return Recording()
 
     @abstractmethod
     def check(self, spark: SparkSession) -> None:

@@ -36,7 +36,7 @@ final class Images {
    * What to know a list by: a copy of its bytes; a list that is no bytes of Spark's is a constant, and itself. `seen` is
    * the object that was last found to be the same: what a memo gave comes again as the same object.
    */
-  private static final class Mark {
+  static final class Mark {
     final byte[] bytes;
     ArrayData seen;
 
@@ -115,6 +115,7 @@ final class Images {
   private static String look(HashMap<String, String> table, InternalRow column) {
     if (!column.isNullAt(1)) {
       String word = word(column.getUTF8String(1).toString()), found = table.get(word);
+      if (word.endsWith("[]")) return null;
       return found != null ? found : table.get(word.split(" ")[0]);
     }
     if (!column.isNullAt(2)) return table.get("jdbc " + column.getInt(2));

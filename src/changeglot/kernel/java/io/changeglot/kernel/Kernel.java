@@ -45,6 +45,7 @@ public final class Kernel implements FunctionCatalog {
       Map.entry("differ", Differ::new),
       Map.entry("covers", Covers::new),
       Map.entry("zip", Zip::new),
+      Map.entry("fields", FieldsOf::new),
       Map.entry("note", Note::new),
       Map.entry("leading", Leading::new),
       Map.entry("merge", Merge::new),
@@ -387,6 +388,22 @@ public final class Kernel implements FunctionCatalog {
 
     public MapData invoke(InternalRow a) {
       return state().zip(array(a, 0), array(a, 1));
+    }
+  }
+
+  /** fields(line, columns, skip): an image of as many texts between tabs as there are columns, after some of them. */
+  public static final class FieldsOf extends Bound<InternalRow, Fields> {
+    FieldsOf(StructType types) {
+      super(Shape.IMAGE, types);
+    }
+
+    @Override
+    Fields fresh() {
+      return new Fields();
+    }
+
+    public InternalRow invoke(InternalRow a) {
+      return state().image(a.isNullAt(0) ? null : a.getUTF8String(0), array(a, 1), a.getInt(2));
     }
   }
 

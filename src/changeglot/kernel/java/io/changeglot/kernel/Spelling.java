@@ -21,7 +21,7 @@ import org.apache.spark.unsafe.types.UTF8String;
  */
 final class Spelling {
   enum Rule {
-    TEXT, NUMBER, INTEGER, BOOLEAN, ZERO_ONE, TRUE_FALSE, T_F, BASE64, HEX, LATIN1, BITS, EPOCH, MILLIS, EPOCH_OR_MILLIS, MILLIS_OR_EPOCH, OFFSET, LOCAL, ENUM, SET, JSON
+    TEXT, NUMBER, INTEGER, BOOLEAN, ZERO_ONE, TRUE_FALSE, T_F, BASE64, HEX, LATIN1, BITS, BIT_TEXT, EPOCH, MILLIS, EPOCH_OR_MILLIS, MILLIS_OR_EPOCH, OFFSET, LOCAL, ENUM, SET, JSON
   }
 
   final Rule rule;
@@ -55,6 +55,8 @@ final class Spelling {
         return number ? base64(unsigned(text), text) : text;
       case BITS:
         return base64(unsigned(text), text);
+      case BIT_TEXT:
+        return base64(bits(text), text);
       case HEX:
         return text.numBytes() >= 2 && text.getByte(0) == '\\' && text.getByte(1) == 'x' ? base64(unhex(text), text) : text;
       case LATIN1:
@@ -111,6 +113,11 @@ final class Spelling {
       case BITS: {
         byte[] b = unbase64(text);
         if (b != null) spelled = UTF8String.fromString(new BigInteger(1, b).toString());
+        break;
+      }
+      case BIT_TEXT: {
+        byte[] b = unbase64(text);
+        if (b != null) spelled = UTF8String.fromString(digits(b));
         break;
       }
       case HEX: {
@@ -201,6 +208,25 @@ final class Spelling {
     for (byte c : digits) if (c < '0' || c > '9') return null;
     byte[] b = new BigInteger(text.toString()).toByteArray();
     return b.length > 1 && b[0] == 0 ? java.util.Arrays.copyOfRange(b, 1, b.length) : b;
+  }
+
+  /** `0101` as bytes, the highest first; null if it is no such text. */
+  private static byte[] bits(UTF8String text) {
+    int n = text.numBytes();
+    byte[] out = new byte[(n + 7) / 8];
+    for (int i = 0; i < n; i++) {
+      int digit = text.getByte(i) - '0';
+      if (digit != 0 && digit != 1) return null;
+      int place = n - 1 - i;
+      out[out.length - 1 - place / 8] |= (byte) (digit << place % 8);
+    }
+    return n == 0 ? null : out;
+  }
+
+  private static String digits(byte[] bytes) {
+    StringBuilder s = new StringBuilder();
+    for (byte b : bytes) for (int i = 7; i >= 0; i--) s.append(b >> i & 1);
+    return s.toString();
   }
 
   private static byte[] unhex(UTF8String text) {

@@ -1,0 +1,345 @@
+"""The recorder of PostgreSQL 14 to 18: the rows that are there, exactly as of a position, and all changes after it.
+
+Rows are read by many tasks at once under one exported snapshot; changes come through one replication slot.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from changeglot.capture.pgcatalog import (
+    Catalog,
+    InUse,
+    Slot,
+    Table,
+    lsn,
+    number,
+    telling,
+)
+from changeglot.capture.pgrows import Chunk, Copied, Rewritten, Snapshot, chunks, copy, enter
+from changeglot.capture.pgserver import Server, quoted
+from changeglot.capture.pgstream import Stream, unwanted
+from changeglot.capture.spool import Spool, durable
+from changeglot.errors import ChangeglotError, Lost, Unreachable
+
+__all__ = ["Chunk", "Copied", "InUse", "Lost", "Recorder", "Rewritten", "Server", "Snapshot", "Unreachable", "copy"]
+
+logger = logging.getLogger(__name__)
+
+#: Seconds in which a slot is free whose reader has just ended, and the longest pause between two attempts.
+_FREE, _PAUSE = 3.0, 10.0
+
+
+class Recorder:
+    """Keeps a spool up to date with a database. Given the same folder again it goes on where it was."""
+
+    def __init__(self, server: Server, spool: Spool, *, patience: float = 600) -> None:
+        """`patience`: seconds for which a server that is away is waited for, while recording."""
+        self._server, self._spool, self._patience = server, spool, patience
+
+    @property
+    def _note(self) -> Path:
+        """Names of tables whose rows are to be read; there from before a slot is made."""
+        return self._spool.folder / "unread.json"
+
+    @property
+    def unread(self) -> list[str]:
+        """Tables whose rows were not yet all read, as schema.table."""
+        return json.loads(self._note.read_bytes()) if self._note.exists() else []
+
+    def read(self, tables: Collection[str]) -> None:
+        """All rows of these tables were read: a later `prepare` does not ask for them."""
+        durable(self._note, json.dumps([each for each in self.unread if each not in tables]).encode())
+
+    def _unread(self, tables: Collection[str]) -> None:
+        durable(self._note, json.dumps(sorted({*self.unread, *tables})).encode())
+
+    def prepare(self, unfinished: Collection[str] = ()) -> Snapshot | None:
+        """Checks the server, makes what is missing, and gives the rows that are to be read before the changes.
+
+        Those are of all tables at first, later of tables that are new, that were `unfinished`, or that are `unread`.
+        """
+        mode = self._server.snapshot
+        doing = f"preparing the capture of {self._server.host}:{self._server.port}"
+        with telling(self._server, doing), closing(self._server.connect()) as connection:
+            catalog = Catalog(self._server, connection)
+            tables = catalog.tables()
+            if mode != "no_data":
+                self._check_rights(catalog, tables)
+            if mode == "initial_only":
+                if not self._spool.position:
+                    self._unread([str(each) for each in tables])
+                wanted = self._chosen(tables, unfinished)
+                return self._plain(wanted) if wanted else None
+            self._check_server(catalog)
+            fresh = not self._spool.position
+            try:
+                self._check(catalog)
+            except Lost as problem:
+                if mode != "when_needed":
+                    raise
+                logger.warning("changes were lost, all rows are read again: %s", problem)
+                self._drop_slot(catalog)
+                fresh = True
+            added = self._publish(catalog, tables, fresh=fresh)
+            if not fresh:
+                wanted = self._chosen(tables, {*unfinished, *(added if mode != "no_data" else ())})
+                return self.snapshot(wanted) if wanted else None
+            if self._note.exists():
+                # It was made by one who ended before anything was recorded.
+                self._drop_slot(catalog)
+            self._unread([] if mode == "no_data" else [str(each) for each in tables])
+        with telling(self._server, f'making slot "{self._server.slot}"'):
+            return self._begin()
+
+    def _chosen(self, tables: Sequence[Table], also: Collection[str]) -> list[str]:
+        """Those to be read, of the tables there are."""
+        return [str(each) for each in tables if str(each) in {*self.unread, *also}]
+
+    def _begin(self) -> Snapshot | None:
+        keeps = "NOEXPORT_SNAPSHOT" if self._server.snapshot == "no_data" else "EXPORT_SNAPSHOT"
+        with closing(self._server.connect(replication=True)) as connection:
+            name, position = _made(
+                connection, f"CREATE_REPLICATION_SLOT {{}} LOGICAL pgoutput {keeps}", self._server.slot
+            )
+            snapshot = self._opened(name, position, self.unread) if name else None
+        self._spool.advance(str(position))
+        return snapshot
+
+    def snapshot(self, tables: Collection[str]) -> Snapshot:
+        """The rows of these tables as they are now, exact at a position of the log that is recorded."""
+        self._unread(tables)
+        slot = f"{self._server.slot[:40]}_{secrets.token_hex(8)}"
+        command = "CREATE_REPLICATION_SLOT {} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
+        with (
+            telling(self._server, "taking a snapshot"),
+            closing(self._server.connect(replication=True)) as connection,
+        ):
+            name, position = _made(connection, command, slot)
+            assert name is not None
+            return self._opened(name, position, tables)
+
+    def _plain(self, tables: Collection[str]) -> Snapshot:
+        """Rows without changes need no slot."""
+        snapshot = self._opened(None, None, tables)
+        self._spool.advance(str(snapshot.position))
+        return snapshot
+
+    def _opened(self, name: str | None, position: int | None, tables: Collection[str]) -> Snapshot:
+        connection = self._server.connect()
+        try:
+            enter(connection, name)
+            catalog = Catalog(self._server, connection)
+            ((exported, now),) = catalog.ask("SELECT pg_export_snapshot(), pg_current_wal_insert_lsn()::text")
+            at = number(now) if position is None else position
+            published = self._server.snapshot != "initial_only"
+            chosen = [each for each in catalog.tables() if str(each) in tables]
+            parts = [chunk for each in chosen for chunk in chunks(self._spool, catalog, each, at, published=published)]
+        except BaseException:
+            connection.close()
+            raise
+        return Snapshot(exported, at, tuple(map(str, chosen)), parts, connection)
+
+    def current(self) -> int:
+        """The position after all that was committed before it was asked for: `record` reaches it."""
+        with telling(self._server, "asking for the end of the log"), closing(self._server.connect()) as connection:
+            # The commit that follows is past that position, and is written though nobody writes anything else.
+            with connection.transaction():
+                asked = "SELECT pg_current_wal_insert_lsn()::text FROM pg_current_xact_id()"
+                ((position,),) = Catalog(self._server, connection).ask(asked)
+            return number(position)
+
+    def record(self, until: int | None = None, stop: Callable[[], bool] = lambda: False) -> None:
+        """Records until all up to a position is durable, or it is told to stop. Waits for a server that is away."""
+        if self._server.snapshot == "initial_only":
+            return
+        pause, since, before = 0.1, 0.0, self._spool.position
+        while not stop():
+            try:
+                with telling(self._server, "following the log"):
+                    self._follow(until, stop)
+                return
+            except Unreachable as problem:
+                now = time.monotonic()
+                if not since or self._spool.position != before:
+                    pause, since, before = 0.1, now, self._spool.position
+                if now - since > self._patience:
+                    said = f"{problem.what}; given up after {self._patience:g} seconds"
+                    raise Unreachable(said, hint=problem.hint) from problem
+                logger.warning("the stream broke, another attempt follows: %s", problem.what)
+                _wait(pause, stop)
+                pause = min(_PAUSE, 2 * pause)
+
+    def _follow(self, until: int | None, stop: Callable[[], bool]) -> None:
+        with closing(self._server.connect()) as plain, closing(self._server.connect(replication=True)) as connection:
+            catalog = Catalog(self._server, plain)
+            self._check(catalog)
+            publication = catalog.publication()
+            ours = publication is not None and publication[0]
+            Stream(self._server, self._spool, catalog, connection, ours=ours).follow(until, stop)
+
+    def drop(self) -> None:
+        """Removes the slot, and the publication if it is ours; without them the database forgets its log as before."""
+        with telling(self._server, "dropping the slot"), closing(self._server.connect()) as connection:
+            catalog = Catalog(self._server, connection)
+            self._drop_slot(catalog)
+            publication = catalog.publication()
+            if publication is not None and publication[0]:
+                connection.execute(sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(self._server.publication)))
+            self._note.unlink(missing_ok=True)
+
+    def _drop_slot(self, catalog: Catalog) -> None:
+        if self._free(catalog) is not None:
+            catalog.ask("SELECT pg_drop_replication_slot(%s)", self._server.slot)
+
+    def _free(self, catalog: Catalog) -> Slot | None:
+        """The slot, which is one of ours that nobody reads."""
+        deadline = time.monotonic() + _FREE
+        while (slot := catalog.slot()) is not None and slot.pid is not None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        named = f'slot "{self._server.slot}"'
+        if slot is None:
+            return None
+        if slot.plugin != "pgoutput" or slot.database != self._server.database:
+            kind = f'of {slot.plugin}, database "{slot.database}"' if slot.plugin else "a physical one"
+            raise ChangeglotError(f"{named} is {kind}", hint='Set "slot" to another name.')
+        if slot.pid is not None:
+            hint = f'Stop it, or set "slot" to another name. To end it, type: SELECT pg_terminate_backend({slot.pid})'
+            raise InUse(f"{named} is read by another, process {slot.pid} of the server", hint=hint)
+        return slot
+
+    def _check(self, catalog: Catalog) -> None:
+        """That slot and publication are there, and hold all that was not recorded. Lost: they do not."""
+        slot, name, position = self._free(catalog), self._server.slot, self._spool.position
+        again = (
+            "Let the rows be read again: set snapshot: when_needed, or drop the slot and start with an empty folder."
+        )
+        if not position:
+            if slot is not None and not self._note.exists():
+                said = f'slot "{name}" exists, but nothing was ever recorded in {self._spool.folder}'
+                drop = f"SELECT pg_drop_replication_slot('{name}')"
+                hint = f'Set "slot" to another name; or if the slot is of a folder that was lost, type: {drop}'
+                raise ChangeglotError(said, hint=hint)
+            return
+        if slot is None:
+            raise Lost(f'slot "{name}" is gone, and with it changes after {lsn(int(position))}', hint=again)
+        if slot.lost:
+            hint = f"{again} See max_slot_wal_keep_size and idle_replication_slot_timeout of the server."
+            raise Lost(f'slot "{name}" is lost: {slot.lost}', hint=hint)
+        if slot.confirmed > int(position):
+            said = (
+                f'slot "{name}" is at {lsn(slot.confirmed)}, but only changes up to {lsn(int(position))} were recorded'
+            )
+            raise Lost(f"{said}: another has read it, or the folder is an old one", hint=again)
+        if catalog.publication() is None:
+            raise Lost(f'publication "{self._server.publication}" was dropped, and changes since are gone', hint=again)
+        ((end,),) = catalog.ask("SELECT pg_current_wal_insert_lsn()::text")
+        if int(position) > number(end):
+            said = f"the server's log ends at {end}, before {lsn(int(position))}, which was recorded"
+            raise Lost(f"{said}: it is another server, or one that was set back", hint=again)
+
+    def _check_server(self, catalog: Catalog) -> None:
+        ((level, may),) = catalog.ask(
+            """SELECT current_setting('wal_level'), EXISTS (SELECT FROM pg_roles WHERE rolname = current_user
+                AND (rolreplication OR rolsuper) OR rolname = 'rds_replication' AND pg_has_role(oid, 'MEMBER'))"""
+        )
+        if level != "logical":
+            hint = "Type: ALTER SYSTEM SET wal_level = logical, and restart the server."
+            raise ChangeglotError(f'the server keeps no log of changes: its wal_level is "{level}"', hint=hint)
+        if not may:
+            hint = f"Type: ALTER ROLE {quoted(self._server.user)} REPLICATION"
+            raise ChangeglotError(f'user "{self._server.user}" may not replicate', hint=hint)
+
+    def _check_rights(self, catalog: Catalog, tables: Sequence[Table]) -> None:
+        """That all rows can be read."""
+        leaves = [leaf for each in tables for leaf in each.leaves]
+        rows = catalog.ask(
+            """SELECT n.nspname, c.relname, has_schema_privilege(n.oid, 'USAGE') FROM pg_class c
+            JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY(%s)
+                AND NOT (has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'))
+            ORDER BY 1, 2""",
+            [leaf.oid for leaf in leaves],
+        )
+        if rows:
+            user = quoted(self._server.user)
+            schemas = sorted({quoted(schema) for schema, _, may in rows if not may})
+            named = ", ".join(quoted(schema, table) for schema, table, _ in rows)
+            hint = f"Type: GRANT SELECT ON {named} TO {user}"
+            if schemas:
+                hint = f"Type: GRANT USAGE ON SCHEMA {', '.join(schemas)} TO {user}; {hint.removeprefix('Type: ')}"
+            raise ChangeglotError(f'user "{self._server.user}" may not read {named}', hint=hint)
+
+    def _publish(self, catalog: Catalog, tables: Sequence[Table], *, fresh: bool) -> list[str]:
+        """Makes the publication have the tables; names those that were added."""
+        unable = catalog.without_identity(tables)
+        if unable:
+            # Published, it would refuse these statements at once: the source's own users would fail.
+            said = f"{', '.join(unable)} would refuse UPDATE and DELETE once published: old rows could not be told"
+            full = "; ".join(f"ALTER TABLE {each} REPLICA IDENTITY FULL" for each in unable)
+            hint = f'Give it a primary key, or type: {full}; or leave it out of "tables".'
+            raise ChangeglotError(said, hint=hint)
+        name, publication = self._server.publication, catalog.publication()
+        published = catalog.published()
+        missing = [each for each in tables if (each.schema, each.table) not in published]
+        listed = ", ".join(each.quoted for each in missing)
+        foreign = [each for each in missing if not each.owned]
+        if publication is None:
+            make = f"CREATE PUBLICATION {quoted(name)} FOR TABLE {listed} WITH (publish_via_partition_root = true)"
+            ((may,),) = catalog.ask("SELECT has_database_privilege(current_database(), 'CREATE')")
+            if foreign or not may:
+                raise self._may_not(foreign, make)
+            catalog.publish(tables)
+            return []
+        ours, roots, all_kinds = publication
+        partitioned = [str(each) for each in tables if each.partitioned]
+        if partitioned and not roots:
+            said = f'publication "{name}" tells of the partitions of {", ".join(partitioned)}, not of the table'
+            set_roots = f"ALTER PUBLICATION {quoted(name)} SET (publish_via_partition_root = true)"
+            raise ChangeglotError(said, hint=f"Type: {set_roots}")
+        if not all_kinds:
+            logger.warning('publication "%s" leaves out some of insert, update, delete and truncate', name)
+        extra = sorted(published - {(each.schema, each.table) for each in tables})
+        if ours and extra:
+            raise unwanted(self._server, *extra)
+        if missing:
+            add = f"ALTER PUBLICATION {quoted(name)} ADD TABLE {listed}"
+            if not ours:
+                named = ", ".join(map(str, missing))
+                said = f'publication "{name}", which is not ours, has no table {named}'
+                raise ChangeglotError(said, hint=f"Type: {add}")
+            if foreign:
+                raise self._may_not(foreign, add)
+            if not fresh and self._server.snapshot != "no_data":
+                self._unread([str(each) for each in missing])
+            catalog.publish(missing, add=True)
+        return [str(each) for each in missing]
+
+    def _may_not(self, foreign: Sequence[Table], command: str) -> ChangeglotError:
+        owned = f"does not own {', '.join(map(str, foreign))}" if foreign else "may create nothing in the database"
+        return ChangeglotError(
+            f'user "{self._server.user}" {owned}, and cannot publish', hint=f"Let the owner type: {command}"
+        )
+
+
+def _made(connection: psycopg.Connection[Any], command: str, slot: str) -> tuple[str | None, int]:
+    """A slot's snapshot, which lives until the connection's next command, and its position. Any: rows of all kinds."""
+    logger.info("waiting for the transactions that are open at the server", extra={"slot": slot})
+    made = sql.SQL(command).format(sql.Identifier(slot))
+    ((_, position, snapshot, _),) = connection.execute(made).fetchall()
+    return snapshot, number(position)
+
+
+def _wait(seconds: float, stop: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + seconds
+    while not stop() and (left := deadline - time.monotonic()) > 0:
+        time.sleep(min(left, 0.1))

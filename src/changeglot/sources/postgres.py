@@ -1,0 +1,34 @@
+"""Rows and changes of a PostgreSQL database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from pyspark.sql import SparkSession
+
+from changeglot.capture import part
+from changeglot.capture.pgserver import Server
+from changeglot.codecs.electric import SPELLING
+from changeglot.sources.capture import Captured, Copy
+
+if TYPE_CHECKING:
+    from changeglot.capture.pgrows import Snapshot
+
+
+@dataclass(frozen=True)
+class Postgres(Captured, Server):
+    """The rows as of one moment, and then every change: no gap between them, and no overlap."""
+
+    name: ClassVar[str] = "postgres"
+    settings: ClassVar[type] = Server
+    spelling: ClassVar[Mapping[str, str]] = SPELLING
+
+    def check(self, spark: SparkSession) -> None:
+        part(self.name)
+        self.connect().close()
+
+    def copy(self, rows: Snapshot) -> Copy:
+        return partial(part(self.name).copy, self.server, rows.name)

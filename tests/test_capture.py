@@ -1,0 +1,436 @@
+"""Databases captured into tables: what they hold is what the database holds, whoever ends when."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from datetime import UTC
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pymysql
+import pytest
+from conftest import Run, lakes
+from databases import MariaDB, Postgres
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from recorded import NUMBERS, PASSWORD, Place, dropped
+from services import Kafka
+from test_postgres_recorder import TYPES
+
+from changeglot import config
+from changeglot.model import Op
+from changeglot.pipeline import Pipeline
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+#: How often the pipeline is killed.
+KILLS = 6
+
+
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    with Postgres.start(tmp_path_factory.mktemp("postgres"), password=PASSWORD) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
+    with MariaDB.start(tmp_path_factory.mktemp("mariadb"), password=PASSWORD) as service:
+        yield service
+
+
+class Shop(Place):
+    """A database of PostgreSQL's."""
+
+    INSERT = "INSERT INTO {} VALUES (%s, %s, %s, %s, now()) ON CONFLICT DO NOTHING"
+    TABLES = (
+        "CREATE TABLE a (id int PRIMARY KEY, name text, amount numeric(12,2), body text, at timestamptz)",
+        "CREATE TABLE b (id int PRIMARY KEY, name text, amount numeric(12,2), body text, at timestamptz)",
+        "ALTER TABLE b REPLICA IDENTITY FULL",
+        "ALTER TABLE a ALTER body SET STORAGE EXTERNAL",
+        "ALTER TABLE b ALTER body SET STORAGE EXTERNAL",
+        *(
+            f"INSERT INTO {table} SELECT n, 'n' || n, n, repeat(n::text, 1500), now() FROM generate_series(1, 300) n"
+            for table in "ab"
+        ),
+    )
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """Any: of YAML."""
+        own = {"type": "postgres", "port": self.postgres.port, "user": self.postgres.user, "password": PASSWORD}
+        return {**own, "host": "127.0.0.1", "database": self.name, "slot": self.name, "tables": ["public.*"]}
+
+    @property
+    def schema(self) -> tuple[str, ...]:
+        """Before the name of a table of the sink."""
+        return (self.name, "public")
+
+    def restart(self) -> None:
+        self.postgres.restart()
+        self.connection = self.connect()
+
+    def end(self) -> None:
+        dropped(self)
+
+
+class Store:
+    """A database of MariaDB's."""
+
+    INSERT = "INSERT IGNORE INTO {} VALUES (%s, %s, %s, %s, now(6))"
+    TABLES = (
+        *(
+            f"CREATE TABLE {table} (id int PRIMARY KEY, name text, amount decimal(12,2), body longtext,"
+            " at timestamp(6) NULL) CHARSET utf8mb4"
+            for table in "ab"
+        ),
+        *(
+            f"INSERT INTO {table} SELECT seq, concat('n', seq), seq, repeat(seq, 1500), now(6) FROM seq_1_to_300"
+            for table in "ab"
+        ),
+    )
+
+    def __init__(self, mariadb: MariaDB, folder: Path) -> None:
+        self.mariadb, self.folder, self.name = mariadb, folder, f"store{next(NUMBERS)}"
+        with closing(self.connect("mysql")) as connection:
+            connection.cursor().execute(f"CREATE DATABASE {self.name}")
+
+    def connect(self, database: str = "") -> Any:
+        """Any: as PostgreSQL's is used."""
+        return pymysql.connect(
+            host="127.0.0.1",
+            port=self.mariadb.port,
+            user=self.mariadb.user,
+            password=PASSWORD,
+            database=database or self.name,
+            autocommit=True,
+            init_command="SET time_zone = '+00:00'",
+        )
+
+    def sql(self, *statements: str) -> list[tuple[Any, ...]]:
+        with closing(self.connect()) as connection, connection.cursor() as cursor:
+            for each in statements:
+                cursor.execute(each)
+            return list(cursor.fetchall())
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """Any: of YAML."""
+        own = {"type": "mysql", "port": self.mariadb.port, "user": self.mariadb.user, "password": PASSWORD}
+        return {**own, "host": "127.0.0.1", "origin": self.name, "tables": [f"{self.name}.*"]}
+
+    @property
+    def schema(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    def restart(self) -> None:
+        self.mariadb.restart()
+
+    def end(self) -> None:
+        """Nothing is held."""
+
+
+@pytest.fixture
+def shop(postgres: Postgres, tmp_path: Path) -> Iterator[Shop]:
+    made = Shop(postgres, tmp_path)
+    yield made
+    made.end()
+
+
+@pytest.fixture(params=["postgres", "mariadb"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop | Store]:
+    service = request.getfixturevalue(request.param)
+    made = Shop(service, tmp_path) if request.param == "postgres" else Store(service, tmp_path)
+    yield made
+    made.end()
+
+
+def content(place: Shop | Store, warehouse: Path, sink: str = "delta", **words: Any) -> dict[str, Any]:
+    """Words of a pipeline's file. Any: of YAML."""
+    return {
+        "source": place.source,
+        "sink": {"type": sink, "path": str(warehouse / sink)},
+        "tables": [{"match": "*", "mode": ["scd1", "append"]}],
+        "checkpoint": str(place.folder / "notes"),
+        **words,
+    }
+
+
+def run_through(made: Pipeline, spark: SparkSession) -> None:
+    made.check(spark)
+    made.run(spark).awaitTermination()
+
+
+def test_every_type_comes_the_same_through_rows_and_changes(shop: Shop, spark: SparkSession, warehouse: Path) -> None:
+    columns = {f"c{at}": kind for at, kind in enumerate(TYPES)}
+    shop.sql(
+        "CREATE TYPE mood AS ENUM ('so so', 'good')",
+        "CREATE TYPE pair AS (a int, b text)",
+        "CREATE DOMAIN positive AS int CHECK (value > 0)",
+        f"CREATE TABLE t (id int PRIMARY KEY, {', '.join(f'{name} {kind}' for name, kind in columns.items())})",
+    )
+    insert = f"INSERT INTO t VALUES (%s{', %s' * len(TYPES)})".encode()
+
+    def both(number: int) -> None:
+        shop.connection.execute(insert, (number, *TYPES.values()))
+        shop.connection.execute(insert, (number + 1, *[None] * len(TYPES)))
+
+    both(1)
+    # What Spark's dates and times do not have.
+    far = {name: "text" for name, kind in columns.items() if kind in ("date", "timestamp", "timestamp(0)")}
+    rules = [{"match": "*", "mode": ["scd1", "append"], "columns": far}]
+    made = config.pipeline(content(shop, warehouse, tables=rules), name=shop.name)
+    run_through(made, spark)
+    both(3)
+    run_through(made, spark)
+    quarantined = made.quarantined(spark)
+    assert quarantined is None, quarantined.select("problem").collect()
+    rows = {row["id"]: row for row in spark.table(made.sink.identifier(shop.name, "public", "t")).collect()}
+    told = spark.table(made.sink.identifier(shop.name, "public", "t__log")).orderBy("__order").collect()
+    assert [(row["phase"], row["key"]) for row in told] == [
+        ("snapshot", {"id": "1"}),
+        ("snapshot", {"id": "2"}),
+        ("stream", {"id": "3"}),
+        ("stream", {"id": "4"}),
+    ]
+    for name, kind in columns.items():
+        assert rows[1][name] == rows[3][name] or kind in ("float8",), kind
+        assert rows[2][name] is rows[4][name] is None, kind
+        assert told[0]["after"][name] == told[2]["after"][name], kind
+    shown = {kind: rows[1][name] for name, kind in columns.items()}
+    assert shown["numeric(38,10)"] == Decimal("1234567890123456789012345678.0123456789")
+    assert shown["bytea"] == b"\x00\xff\\\n"
+    assert shown["boolean"] is False
+    assert shown["text"] == TYPES["text"]
+    assert shown["int[]"] == TYPES["int[]"]
+    assert shown["money"] == "-$1,234.50"
+    assert shown["bit(4)"] == "1010"
+    assert shown["timestamptz"].isoformat() == "2024-03-31T00:30:00.123456"
+
+
+class Life:
+    """Random transactions of two sessions, until it is told to end."""
+
+    COLUMNS = ("name", "amount", "body", "at")
+
+    def __init__(self, place: Shop | Store, seed: int) -> None:
+        self.place, self.ended, self.done = place, threading.Event(), 0
+        place.sql(*place.TABLES)
+        self.threads = [threading.Thread(target=self._live, args=(random.Random(seed + n),)) for n in (1, 2)]
+        for thread in self.threads:
+            thread.start()
+
+    def _live(self, rng: random.Random) -> None:
+        while not self.ended.is_set():
+            # The server may restart.
+            with suppress(psycopg.OperationalError, pymysql.err.Error), closing(self.place.connect()) as connection:
+                while not self.ended.is_set():
+                    self._transaction(connection.cursor(), rng)
+                    self.done += 1
+                    time.sleep(rng.choice((0, 0.05, 0.1)))
+            time.sleep(0.1)
+
+    def _transaction(self, cursor: Any, rng: random.Random) -> None:
+        """Any: of two clients, which are used alike."""
+        cursor.execute("BEGIN")
+        try:
+            for number in range(rng.randint(1, 6)):
+                cursor.execute(f"SAVEPOINT s{number}")
+                self._change(cursor, rng)
+                if rng.random() < 0.1:
+                    cursor.execute(f"ROLLBACK TO SAVEPOINT s{number}")
+            cursor.execute("COMMIT" if rng.random() < 0.95 else "ROLLBACK")
+        except (psycopg.errors.UniqueViolation, psycopg.errors.DeadlockDetected):
+            cursor.execute("ROLLBACK")
+        if rng.random() < 0.004:
+            cursor.execute(f"TRUNCATE TABLE {rng.choice('ab')}")
+
+    def _change(self, cursor: Any, rng: random.Random) -> None:
+        """Any: as above."""
+        table, key = rng.choice("ab"), rng.randint(1, 400)
+        chance = rng.random()
+        if chance < 0.3:
+            row = (key, rng.choice((None, "x\ty\\z\nü")), rng.randint(1, 999), "l" * rng.choice((1, 5000)))
+            cursor.execute(self.place.INSERT.format(table), row)
+        elif chance < 0.6:
+            column = rng.choice(("name", "amount"))
+            cursor.execute(f"UPDATE {table} SET {column} = %s WHERE id = %s", (str(rng.randint(1, 99)), key))
+        elif chance < 0.62 + 0.08 * (table == "b"):
+            cursor.execute(f"UPDATE {table} SET id = id + 1000 WHERE id = %s", (key,))
+        elif chance < 0.75:
+            cursor.execute(f"UPDATE {table} SET body = repeat('m', 4000) WHERE id = %s", (key,))
+        else:
+            cursor.execute(f"DELETE FROM {table} WHERE id = %s", (key,))
+
+    def end(self) -> None:
+        self.ended.set()
+        for thread in self.threads:
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+class Victim:
+    """A pipeline in a process of its own, that goes on until it is killed."""
+
+    def __init__(self, folder: Path, words: dict[str, Any], warehouse: Path) -> None:
+        """Any: words of the YAML file."""
+        self.folder = folder
+        settings = {**lakes(warehouse), "spark.ui.showConsoleProgress": "false"}
+        (folder / "pipeline.json").write_text(json.dumps({**words, "once": False}))
+        (folder / "settings.json").write_text(json.dumps(settings))
+
+    def start(self) -> subprocess.Popen[str]:
+        files = [str(self.folder / name) for name in ("pipeline.json", "settings.json")]
+        command = [sys.executable, str(Path(__file__).parent / "killed.py"), *files, "0"]
+        with (self.folder / "log").open("a") as log:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", (self.folder / "log").read_text()[-2000:]
+        return process
+
+    @staticmethod
+    def kill(process: subprocess.Popen[str], *, all_of_it: bool) -> None:
+        """It and what it started; or it alone, and what it started ends by itself."""
+        with suppress(ProcessLookupError):
+            if all_of_it:
+                os.killpg(process.pid, signal.SIGKILL)
+            else:
+                process.kill()
+        process.communicate(timeout=60)
+
+
+def replayed(spark: SparkSession, made: Pipeline, place: Shop | Store, table: str) -> dict[int, dict[str, str | None]]:
+    """The rows that the log of a table comes to."""
+    rows: dict[int, dict[str, str | None]] = {}
+    log = spark.table(made.sink.identifier(*place.schema, f"{table}__log")).orderBy("__order")
+    for change in log.select("op", "key", "before", "after").toLocalIterator():
+        if change["op"] == Op.TRUNCATE:
+            rows.clear()
+            continue
+        key = int(change["key"]["id"])
+        old = rows.pop(key, {})
+        if change["op"] != Op.DELETE:
+            rows[int(change["after"]["id"])] = {**old, **change["after"]}
+    return rows
+
+
+def test_a_mirror_equals_the_database_whoever_is_killed_when(
+    place: Shop | Store, spark: SparkSession, warehouse: Path
+) -> None:
+    rng = random.Random(7)
+    words = content(place, warehouse)
+    life = Life(place, 11)
+    victim = Victim(place.folder, words, warehouse)
+    try:
+        for number in range(KILLS):
+            process = victim.start()
+            time.sleep(rng.uniform(0.5, 9))
+            if number % 3 == 2:
+                place.restart()
+                time.sleep(3)
+            victim.kill(process, all_of_it=bool(number % 2))
+    finally:
+        life.end()
+    made = config.pipeline({**words, "name": "killed-delta"}, name="")
+    run_through(made, spark)
+    assert life.done > 100
+    assert made.quarantined(spark) is None
+    for table in "ab":
+        wanted = {row[0]: row[1:] for row in place.sql(f"SELECT * FROM {table}")}
+        found = spark.table(made.sink.identifier(*place.schema, table)).collect()
+        told = {row["id"]: tuple(row[name] for name in Life.COLUMNS) for row in found}
+        assert told.keys() == wanted.keys()
+        again = replayed(spark, made, place, table)
+        assert again.keys() == wanted.keys()
+        for key, (name, amount, body, at) in wanted.items():
+            moment = at and (at.astimezone(UTC).replace(tzinfo=None) if at.tzinfo else at)
+            assert told[key] == (name, amount, body, moment)
+            assert (again[key]["name"], again[key]["amount"], again[key]["body"]) == (name, str(amount), body)
+
+
+def test_what_stops_the_recorder_stops_the_pipeline_and_names_the_fix(
+    shop: Shop, spark: SparkSession, warehouse: Path
+) -> None:
+    shop.sql("CREATE TABLE t (id int PRIMARY KEY)")
+    made = config.pipeline(content(shop, warehouse), name=shop.name)
+    query = made.run(spark, once=False)
+    try:
+        shop.sql("DROP PUBLICATION changeglot", "INSERT INTO t VALUES (1)")
+        with pytest.raises(StreamingQueryException, match="publication"):
+            query.awaitTermination(60)
+    finally:
+        query.stop()
+
+
+def test_the_examples_run_as_they_stand_and_topics_tell_what_the_database_holds(
+    shop: Shop,
+    mariadb: MariaDB,
+    kafka: Kafka,
+    spark: SparkSession,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    warehouse: Path,
+    tmp_path: Path,
+) -> None:
+    store = Store(mariadb, tmp_path)
+    store.name = "shop"
+    with closing(store.connect("mysql")) as connection:
+        connection.cursor().execute("CREATE DATABASE shop")
+    given = {
+        "PGHOST": "127.0.0.1",
+        "PGPORT": shop.postgres.port,
+        "PGDATABASE": shop.name,
+        "PGUSER": shop.postgres.user,
+        "PGPASSWORD": PASSWORD,
+        "MYSQL_HOST": "127.0.0.1",
+        "MYSQL_PORT": mariadb.port,
+        "MYSQL_USER": mariadb.user,
+        "MYSQL_PASSWORD": PASSWORD,
+        "KAFKA": kafka.address,
+        "LAKE": str(warehouse / "delta"),
+        "NOTES": str(tmp_path / "mysql-notes"),
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(name, str(value))
+    for place in (shop, store):
+        place.sql(
+            "CREATE TABLE orders (id int PRIMARY KEY, name varchar(20), amount decimal(10,2))",
+            "INSERT INTO orders VALUES (1, 'one', 1.50), (2, 'two', 2.00), (3, NULL, 3)",
+        )
+    for after in ("UPDATE orders SET name = 'new' WHERE id = 1", "DELETE FROM orders WHERE id = 2", ""):
+        for name in ("postgres-to-delta", "mysql-to-kafka"):
+            ran = run("run", EXAMPLES / f"{name}.yaml", "--json")
+            assert ran.status == 0, ran.err
+        if after:
+            shop.sql(after)
+            store.sql(after)
+    wanted = {(1, "new", Decimal("1.50")), (3, None, Decimal(3))}
+    made = config.load(EXAMPLES / "postgres-to-delta.yaml")
+    mirror = spark.table(made.sink.identifier(shop.name, "public", "orders"))
+    assert {(row["id"], row["name"], row["amount"]) for row in mirror.collect()} == wanted
+    # What Arcion's consumers read: rows first, then changes.
+    words = {
+        "source": {"type": "kafka", "servers": kafka.address, "pattern": "shop_orders.*", "format": "arcion"},
+        "sink": {"type": "delta", "path": str(warehouse / "delta")},
+        "tables": [{"match": "*", "mode": ["scd1", "append"], "into": "captured.{table}"}],
+        "checkpoint": str(tmp_path / "back"),
+    }
+    back = config.pipeline(words, name="back")
+    run_through(back, spark)
+    mirror = spark.table(back.sink.identifier("captured", "orders"))
+    # Its messages do not tell how many digits a decimal has: it is text.
+    assert {(row["id"], row["name"], Decimal(row["amount"])) for row in mirror.collect()} == wanted
+    log = spark.table(back.sink.identifier("captured", "orders__log")).orderBy("__order").collect()
+    assert [row["op"] for row in log] == ["insert"] * 3 + ["update", "delete"]
+    assert log[3]["before"] == {"id": "1", "name": "one", "amount": "1.50"}
+    assert {row["origin"]["name"] for row in log}
