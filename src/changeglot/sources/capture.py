@@ -111,7 +111,7 @@ class Captured(MessageSource):
             except Exception as problem:
                 # What a task says comes as text.
                 if tries == _TRIES or "Rewritten" not in str(problem):
-                    raise
+                    raise _said(problem) from problem
                 logger.warning("a table was written anew while its rows were read: they are read again")
             finally:
                 rows.close()
@@ -132,6 +132,8 @@ class Captured(MessageSource):
         return _facts(reader.option("pathGlobFilter", "*.lines").load(str(self.folder / "segments")))
 
     def sample(self, spark: SparkSession) -> DataFrame:
+        if not (self.folder / "segments").exists():
+            return spark.createDataFrame([], "value STRING, file_name STRING")
         lines = spark.read.format("text").schema("value STRING").option("lineSep", "\n")
         return _facts(lines.load(str(self.folder / "segments")))
 
@@ -146,6 +148,17 @@ class Captured(MessageSource):
             field_(F.lit(2)).alias("__relation"),
         )
         return lines.join(F.broadcast(relations), "__relation", "left").drop("__relation")
+
+
+def _said(problem: Exception) -> ChangeglotError:
+    """What went wrong while rows were read: our own complaint, if a task made one."""
+    if isinstance(problem, ChangeglotError):
+        return problem
+    for line in str(problem).splitlines():
+        kind, _, said = line.strip().partition(": ")
+        if kind.startswith("changeglot.") and said:
+            return ChangeglotError(said)
+    return ChangeglotError(f"reading rows: {' '.join(str(problem).split())[:500]}")
 
 
 def _facts(lines: DataFrame) -> DataFrame:
@@ -216,8 +229,6 @@ class _Recorded(Recording):
             self._spool.release()
         except ChangeglotError as problem:
             self._fail(problem)
-        except Exception as problem:  # noqa: BLE001 - whatever Spark or the database says, it stops the pipeline
-            self._fail(ChangeglotError(f"reading rows: {' '.join(str(problem).split())[:500]}"))
 
     def _fail(self, problem: ChangeglotError) -> None:
         if self._ended or self._problem:
