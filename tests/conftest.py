@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from databases import Postgres
 from pyspark.sql import SparkSession
+from recorded import PASSWORD, Place, dropped
 from services import Kafka, RocketMQ
 
 import changeglot
@@ -48,6 +50,32 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
 def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
     with RocketMQ.start(tmp_path_factory.mktemp("services")) as service:
         yield service
+
+
+@pytest.fixture(scope="module")
+def newest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    with Postgres.start(tmp_path_factory.mktemp("newest"), password=PASSWORD) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def oldest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    with Postgres.start(tmp_path_factory.mktemp("oldest"), password=PASSWORD, version="14") as service:
+        yield service
+
+
+@pytest.fixture
+def place(newest: Postgres, tmp_path: Path) -> Iterator[Place]:
+    made = Place(newest, tmp_path)
+    yield made
+    dropped(made)
+
+
+@pytest.fixture(params=["newest", "oldest"])
+def any_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    made = Place(request.getfixturevalue(request.param), tmp_path)
+    yield made
+    dropped(made)
 
 
 class Ran(NamedTuple):

@@ -34,13 +34,7 @@ from changeglot.pipeline import Pipeline
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 #: How often the pipeline is killed.
-KILLS = 6
-
-
-@pytest.fixture(scope="module")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    with Postgres.start(tmp_path_factory.mktemp("postgres"), password=PASSWORD) as service:
-        yield service
+KILLS = 5
 
 
 @pytest.fixture(scope="module")
@@ -141,16 +135,16 @@ class Store:
 
 
 @pytest.fixture
-def shop(postgres: Postgres, tmp_path: Path) -> Iterator[Shop]:
-    made = Shop(postgres, tmp_path)
+def shop(newest: Postgres, tmp_path: Path) -> Iterator[Shop]:
+    made = Shop(newest, tmp_path)
     yield made
     made.end()
 
 
-@pytest.fixture(params=["postgres", "mariadb"])
+@pytest.fixture(params=["newest", "mariadb"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop | Store]:
     service = request.getfixturevalue(request.param)
-    made = Shop(service, tmp_path) if request.param == "postgres" else Store(service, tmp_path)
+    made = Shop(service, tmp_path) if request.param == "newest" else Store(service, tmp_path)
     yield made
     made.end()
 

@@ -7,8 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -22,6 +21,7 @@ import pytest
 import yaml
 from databases import MariaDB, Postgres
 from pymysql.cursors import Cursor
+from recorded import until
 
 from changeglot import cli, doctor
 from changeglot.capture import mydoctor, mysql, pgdoctor, postgres
@@ -44,13 +44,6 @@ def one(findings: list[Finding], what: str) -> Finding:
 
 def one_or_none(findings: list[Finding], what: str) -> Finding | None:
     return next((each for each in findings if each.what == what), None)
-
-
-def until(done: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @contextmanager

@@ -7,44 +7,17 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from databases import Postgres
-from recorded import PASSWORD, Place, dropped, folded, freed, recording, table, until, written
+from recorded import PASSWORD, Place, folded, freed, recording, table, until, written
 
 from changeglot.capture.postgres import InUse, Lost, Recorder, Rewritten, Unreachable, copy
 from changeglot.capture.spool import Spool
 from changeglot.errors import ChangeglotError, ConfigError
-
-
-@pytest.fixture(scope="module")
-def newest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    with Postgres.start(tmp_path_factory.mktemp("newest"), password=PASSWORD) as service:
-        yield service
-
-
-@pytest.fixture(scope="module")
-def oldest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    with Postgres.start(tmp_path_factory.mktemp("oldest"), password=PASSWORD, version="14") as service:
-        yield service
-
-
-@pytest.fixture
-def place(newest: Postgres, tmp_path: Path) -> Iterator[Place]:
-    made = Place(newest, tmp_path)
-    yield made
-    dropped(made)
-
-
-@pytest.fixture(params=["newest", "oldest"])
-def any_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    made = Place(request.getfixturevalue(request.param), tmp_path)
-    yield made
-    dropped(made)
 
 
 def test_a_change_that_begins_where_the_recorded_ends_is_not_passed_over(place: Place) -> None:

@@ -3,43 +3,13 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from databases import Postgres
-from recorded import PASSWORD, Place, dropped, folded, recording, table, until, written
+from recorded import Place, folded, recording, table, until, written
 
 from changeglot.capture import pgrows, pgstream
 from changeglot.capture.pgcatalog import lsn
 from changeglot.capture.spool import Spool
-
-
-@pytest.fixture(scope="module")
-def newest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    with Postgres.start(tmp_path_factory.mktemp("newest"), password=PASSWORD) as service:
-        yield service
-
-
-@pytest.fixture(scope="module")
-def oldest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    with Postgres.start(tmp_path_factory.mktemp("oldest"), password=PASSWORD, version="14") as service:
-        yield service
-
-
-@pytest.fixture
-def place(newest: Postgres, tmp_path: Path) -> Iterator[Place]:
-    made = Place(newest, tmp_path)
-    yield made
-    dropped(made)
-
-
-@pytest.fixture(params=["newest", "oldest"])
-def any_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    made = Place(request.getfixturevalue(request.param), tmp_path)
-    yield made
-    dropped(made)
-
 
 TYPES = {
     "smallint": "-32768",

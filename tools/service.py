@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import IO, Any, ClassVar, Self
 
 #: Seconds in which a service that is well has started, or ended, on a machine that is busy.
 PATIENCE = 120
@@ -190,11 +190,7 @@ class Service(ABC):
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*self.as_user(), *command],
-                cwd=self.folder,
-                env={**os.environ, **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
+                **self._surroundings(environment, log),
                 start_new_session=True,
             )
         try:
@@ -205,16 +201,17 @@ class Service(ABC):
             self.kill()
             raise
 
+    def _surroundings(self, environment: Mapping[str, str], log: IO[bytes]) -> dict[str, Any]:
+        """What every process of the service is started in. Any: options of a process."""
+        streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+        return {"cwd": self.folder, "env": {**os.environ, **environment}, **streams}
+
     def _run(self, command: Sequence[str], environment: Mapping[str, str], what: str) -> None:
         """Runs what has to be done before the service can start; it speaks into the service's log."""
         with self.log.open("ab") as log:
             done = subprocess.run(
                 [*self.as_user(), *command],
-                cwd=self.folder,
-                env={**os.environ, **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
+                **self._surroundings(environment, log),
                 timeout=PATIENCE,
                 check=False,
             )
