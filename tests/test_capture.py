@@ -352,6 +352,28 @@ def test_a_mirror_equals_the_database_whoever_is_killed_when(
             assert (again[key]["name"], again[key]["amount"], again[key]["body"]) == (name, str(amount), body)
 
 
+def test_a_row_that_goes_under_another_key_takes_along_what_was_not_told(
+    shop: Shop, spark: SparkSession, warehouse: Path
+) -> None:
+    shop.sql(*shop.TABLES[:1], "ALTER TABLE a ALTER body SET STORAGE EXTERNAL")
+    made = config.pipeline(content(shop, warehouse), name=shop.name)
+    run_through(made, spark)
+    # All in one batch: it is there for no longer than a moment, and is told in parts.
+    shop.sql(
+        "INSERT INTO a VALUES (1, 'one', 1, repeat('l', 5000)), (5, 'five', 5, repeat('m', 5000))",
+        "UPDATE a SET name = 'two' WHERE id = 1",
+        "UPDATE a SET id = 2 WHERE id = 1",
+        "UPDATE a SET id = 3 WHERE id = 2",
+        "INSERT INTO a VALUES (1, 'again', 1, repeat('n', 5000))",
+        "UPDATE a SET id = 4 WHERE id = 1",
+        "UPDATE a SET id = 1 WHERE id = 5",
+        "DELETE FROM a WHERE id = 1",
+    )
+    run_through(made, spark)
+    rows = spark.table(made.sink.identifier(*shop.schema, "a")).orderBy("id").collect()
+    assert [(row["id"], row["name"], row["body"]) for row in rows] == [(3, "two", "l" * 5000), (4, "again", "n" * 5000)]
+
+
 def test_what_stops_the_recorder_stops_the_pipeline_and_names_the_fix(
     shop: Shop, spark: SparkSession, warehouse: Path
 ) -> None:

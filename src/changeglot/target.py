@@ -587,6 +587,10 @@ class TableWork:
 
     def _in_turn(self, steps: DataFrame, ended: DataFrame | None) -> None:
         """Steps of rows that go under another key and take along what is stored: all that was before must be there."""
+        if ended is not None:
+            # The batch's own ends come in their turn: a row that goes is there until then.
+            own = steps.where(F.col("kind") == rows.END).select("key", F.col("order").alias(ORDER))
+            ended = ended.join(own, ["key", ORDER], "left_anti")
         borrowing = steps.where(F.col("lender").isNotNull()).select("order").distinct().orderBy("order")
         moves = [row["order"] for row in borrowing.collect()]
         for mode in self.made:
