@@ -26,6 +26,19 @@ class ChangeglotError(Exception):
         return f"{self.what}. {self.hint}" if self.hint else self.what
 
 
+def complaint(text: str) -> str | None:
+    r"""What an error of ours says in the text of another's, a task's or a stream's; None if there is none.
+
+    >>> complaint("Traceback:\n  changeglot.errors.ConfigError: sink: is missing")
+    'sink: is missing'
+    """
+    for line in text.splitlines():
+        kind, _, said = line.strip().partition(": ")
+        if kind.startswith("changeglot.") and said:
+            return said.strip()
+    return None
+
+
 class ConfigError(ChangeglotError):
     """A setting is wrong; `path` tells which."""
 

@@ -21,7 +21,7 @@ class Notes:
 
     def before(self, batch: int) -> Any:
         """The last note of an earlier batch; None if there is none. Any: JSON."""
-        earlier = [number for number in self._numbers() if number < batch]
+        earlier = [number for number in self.numbers() if number < batch]
         return self._read(max(earlier)) if earlier else None
 
     def until(self, batch: int) -> Any:
@@ -37,7 +37,7 @@ class Notes:
         self._system.delete(whole, False)
         if not self._system.rename(part, whole):
             raise OSError(f"{whole}: the note could not be put there")
-        for number in self._numbers():
+        for number in self.numbers():
             if number < batch - _KEPT:
                 self._system.delete(self._path(str(number)), False)
 
@@ -52,7 +52,8 @@ class Notes:
         assert jvm is not None
         return jvm.org.apache.hadoop.fs.Path(f"{self.folder.rstrip('/')}/{name}" if name else self.folder)
 
-    def _numbers(self) -> list[int]:
+    def numbers(self) -> list[int]:
+        """The batches that have one."""
         here = self._path("")
         if not self._system.exists(here):
             return []

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, Literal
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -32,7 +29,7 @@ from changeglot.sending import Sending
 from changeglot.sinks.base import LakeSink, Mark
 from changeglot.sinks.delta import Delta
 from changeglot.sinks.messages import MessageSink
-from changeglot.sources.base import LANE, PLACE, SENT, MessageSource, Recording
+from changeglot.sources.base import LANE, PLACE, SENT, MessageSource
 from changeglot.tables import Tables
 from changeglot.target import Applied, Planned, TableWork, Target, Upkeep
 
@@ -132,7 +129,7 @@ class Pipeline:
         except BaseException:
             recording.end()
             raise
-        threading.Thread(target=_ended, args=(started, recording), daemon=True).start()
+        recording.follow(started)
         return started
 
     def apply(self, batch: DataFrame, mark: Mark) -> Applied:
@@ -261,13 +258,6 @@ class Pipeline:
         return count
 
 
-def _ended(query: StreamingQuery, recording: Recording) -> None:
-    """Ends what goes on beside a query when it ends."""
-    with suppress(StreamingQueryException):
-        query.awaitTermination()
-    recording.end()
-
-
 def first_lake(sinks: Iterable[LakeSink | MessageSink]) -> LakeSink | None:
     """The first of the sinks that has tables."""
     return next((sink for sink in sinks if isinstance(sink, LakeSink)), None)
@@ -304,13 +294,8 @@ def session_settings(parts: Iterable[MessageSource | LakeSink | MessageSink]) ->
 
 def _last_begun(spark: SparkSession, checkpoint: str) -> int:
     """The number of the last batch that was ever begun with a checkpoint, -1 if none was."""
-    jvm, context = spark.sparkContext._jvm, spark.sparkContext._jsc
-    assert jvm is not None
-    # Spark writes down what a batch has before it begins it.
-    path = jvm.org.apache.hadoop.fs.Path(f"{checkpoint.rstrip('/')}/offsets")
-    system = path.getFileSystem(context.hadoopConfiguration())
-    names = [each.getPath().getName() for each in system.listStatus(path)] if system.exists(path) else []
-    return max((int(name) for name in names if name.isdecimal()), default=-1)
+    # Spark notes what a batch has before it begins it.
+    return max(Notes(spark, f"{checkpoint.rstrip('/')}/offsets").numbers(), default=-1)
 
 
 def _query_id(spark: SparkSession, checkpoint: str) -> str:

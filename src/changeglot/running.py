@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from changeglot.errors import ChangeglotError, ConfigError, PipelineFailed
+from changeglot.errors import ChangeglotError, ConfigError, PipelineFailed, complaint
 from changeglot.explain import table
 from changeglot.pipeline import Pipeline
 from changeglot.sending import Sending
@@ -178,10 +178,8 @@ def run(pipeline: Pipeline, spark: SparkSession, *, once: bool, quiet: bool, as_
 def failure(error: Exception, pipeline: Pipeline) -> ChangeglotError:
     """What stopped it, in a line: our own complaint if it was one, else the last cause that Spark tells."""
     text = str(error)
-    for line in text.splitlines():
-        kind, _, said = line.strip().partition(": ")
-        if kind.startswith("changeglot.") and said:
-            return ChangeglotError(f'pipeline "{pipeline.name}" stopped: {said.strip()}')
+    if said := complaint(text):
+        return ChangeglotError(f'pipeline "{pipeline.name}" stopped: {said}')
     told = [line.strip() for line in text.splitlines() if line.strip()]
     causes = [line.partition("Caused by: ")[2] for line in told if line.startswith("Caused by: ")]
     what = causes[-1] if causes else told[0] if told else type(error).__name__

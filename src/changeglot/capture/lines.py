@@ -29,6 +29,8 @@ OPS: dict[str, str] = {
 # Fields of a line before its values; of a snapshot's row there are fewer.
 _OP, _RELATION, _POSITION, _ORDER, _LAST, _TRANSACTION, _COMMITTED, _FACTS, _OLD, _VALUES = range(10)
 _ROW = 3
+#: Values of a message.
+_MESSAGE = ("prefix", "content")
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,3 @@ class Lines(Decoder):
             .when(change["op"].isin(*Op.ROWS) & image.isNull(), F.lit("fewer values than columns"))
             .when((body["word"] != "r") & change["position"].isNull(), F.lit("no position"))
         )
-
-
-_MESSAGE = ("prefix", "content")

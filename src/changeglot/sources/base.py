@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from changeglot.codecs.base import Decoder
 
@@ -19,6 +20,9 @@ LANE, SENT = "__read_from", "__sent_as"
 
 class Recording:
     """What goes on beside a stream, for there to be messages: of a transport, nothing."""
+
+    def follow(self, query: StreamingQuery) -> None:
+        """Ends it when the stream ends."""
 
     def ask(self) -> None:
         """Raises what has stopped it."""

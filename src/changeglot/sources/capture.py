@@ -11,18 +11,21 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
 from changeglot.capture import part
 from changeglot.capture.lines import Lines
 from changeglot.capture.spool import Spool, described, durable, move
-from changeglot.errors import ChangeglotError, ConfigError
+from changeglot.errors import ChangeglotError, ConfigError, complaint
 from changeglot.options import option
 from changeglot.sources.base import PLACE, MessageSource, Recording
 
@@ -154,11 +157,7 @@ def _said(problem: Exception) -> ChangeglotError:
     """What went wrong while rows were read: our own complaint, if a task made one."""
     if isinstance(problem, ChangeglotError):
         return problem
-    for line in str(problem).splitlines():
-        kind, _, said = line.strip().partition(": ")
-        if kind.startswith("changeglot.") and said:
-            return ChangeglotError(said)
-    return ChangeglotError(f"reading rows: {' '.join(str(problem).split())[:500]}")
+    return ChangeglotError(complaint(str(problem)) or f"reading rows: {' '.join(str(problem).split())[:500]}")
 
 
 def _facts(lines: DataFrame) -> DataFrame:
@@ -236,6 +235,14 @@ class _Recorded(Recording):
         self._problem = problem
         # A stream that waits for segments does not see it: an empty one wakes it.
         durable(self._spool.segments / f"z{time.time_ns():020d}.lines", b"\n")
+
+    def follow(self, query: StreamingQuery) -> None:
+        threading.Thread(target=self._follow, args=(query,), daemon=True).start()
+
+    def _follow(self, query: StreamingQuery) -> None:
+        with suppress(StreamingQueryException):
+            query.awaitTermination()
+        self.end()
 
     def ask(self) -> None:
         if self._problem:
