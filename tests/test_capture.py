@@ -310,6 +310,7 @@ def replayed(spark: SparkSession, made: Pipeline, place: Shop | Store, table: st
     for change in log.select("op", "key", "before", "after").toLocalIterator():
         if change["op"] == Op.TRUNCATE:
             rows.clear()
+        if change["op"] not in Op.ROWS:
             continue
         key = int(change["key"]["id"])
         old = rows.pop(key, {})

@@ -516,7 +516,7 @@ def test_recorders_that_end_and_servers_that_restart_lose_and_repeat_nothing(sho
     shop.restarted()
     snapshot = shop.recorder.prepare()
     assert snapshot is not None
-    shop.recorder.read(snapshot.tables)
+    shop.recorder.unread.done(snapshot.tables)
     assert shop.recorder.prepare() is None
     shop.record()
     shop.restarted()
@@ -720,9 +720,10 @@ def test_modes_without_rows_and_tables_that_were_not_finished(shop: Shop) -> Non
     shop.restarted()
     assert shop.recorder.prepare() is None
     assert shop.recorder.prepare() is None
-    assert [row for _, row in shop.copied(shop.recorder.prepare([f"{shop.name}.item"]))] == [{"id": "1"}]
-    assert shop.recorder.unread == [f"{shop.name}.item"]
-    shop.recorder.read([f"{shop.name}.item"])
+    shop.recorder.unread.ask([f"{shop.name}.item", f"{shop.name}.nothing"])
+    assert [row for _, row in shop.copied(shop.recorder.prepare())] == [{"id": "1"}]
+    assert shop.recorder.unread.tables == [f"{shop.name}.item"]
+    shop.recorder.unread.done([f"{shop.name}.item"])
     assert shop.recorder.prepare() is None
     with pytest.raises(ChangeglotError, match="there is no table"):
         shop.recorder.snapshot([f"{shop.name}.nothing"])
@@ -735,7 +736,7 @@ def test_tables_that_are_wanted_later_are_read_and_those_made_later_are_not(shop
     first = shop.recorder.prepare()
     assert first is not None
     assert first.tables == (f"{shop.name}.item",)
-    shop.recorder.read(first.tables)
+    shop.recorder.unread.done(first.tables)
     shop.run("CREATE TABLE item2 (id int PRIMARY KEY)")
     assert shop.recorder.prepare() is None
     shop.server = replace(shop.server, tables=(f"{shop.name}.item*", f"{shop.name}.person"))

@@ -45,7 +45,7 @@ def test_a_table_that_is_written_anew_is_not_read_by_an_old_snapshot(place: Plac
     assert [each.new for each in place.copied(recorder.snapshot(["public.t"]))] == [{"id": "1", "a": "2"}]
     closed = recorder.snapshot(["public.t"])
     closed.close()
-    with pytest.raises(ChangeglotError, match=r"reading rows of public\.t: .*snapshot"):
+    with pytest.raises(ChangeglotError, match="the snapshot has ended"):
         copy(place.server(), closed.name, closed.chunks[0], place.folder / "x")
 
 

@@ -272,8 +272,8 @@ def test_rows_and_changes_make_the_table_while_it_is_written(any_place: Place, m
     recorder.record(recorder.current())
     assert folded(rows, any_place.lines()) == table(any_place)
     assert all(int(each.position) >= snapshot.position for each in any_place.lines())
-    assert recorder.unread == ["public.t"]
-    recorder.read(snapshot.tables)
+    assert recorder.unread.tables == ["public.t"]
+    recorder.unread.done(snapshot.tables)
     assert any_place.recorder().prepare() is None
 
 
@@ -293,8 +293,8 @@ def test_a_table_is_read_later_exactly_as_of_a_position(place: Place) -> None:
     recorder.record(recorder.current())
     after = [each for each in place.lines() if int(each.position) >= snapshot.position]
     assert folded(rows, after) == table(place)
-    recorder.read(("public.old",))
-    again = recorder.prepare(unfinished=["public.t"])
+    recorder.unread.done(("public.old",))
+    again = recorder.prepare()
     assert again is not None
     assert again.tables == ("public.t",)
     assert folded(place.copied(again), []) == table(place)
@@ -350,8 +350,8 @@ def test_rows_alone_need_no_slot(place: Place) -> None:
     assert [each.new for each in place.copied(snapshot)] == [{"a": "x"}]
     recorder.record()
     assert place.sql("SELECT 1 FROM pg_publication") == []
-    assert recorder.unread == ["public.t"]
-    recorder.read(["public.t"])
+    assert recorder.unread.tables == ["public.t"]
+    recorder.unread.done(["public.t"])
     assert recorder.prepare() is None
 
 

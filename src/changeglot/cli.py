@@ -184,6 +184,10 @@ def parser() -> argparse.ArgumentParser:
     when.add_argument("--continuous", action="store_true", help="go on as more comes")
     command("check", check, "tell what a pipeline would do, and write nothing", pipeline, answer, quiet, spark)
     command("doctor", doctor, "examine the database that a pipeline captures, and change nothing", pipeline, answer)
+    made = command(
+        "resync", resync, "have all rows of tables read again, by the pipeline that captures them", pipeline, answer
+    )
+    made.add_argument("table", nargs="+", metavar="TABLE", help="as the source's `tables` name it: public.orders")
     command("schema", schema, "print the JSON Schema of a pipeline's file, for editors")
     made = command("quarantine", quarantine, "look at what a pipeline could not apply", answer, quiet, spark)
     made.add_argument("action", choices=("list", "show", "replay", "drop"), help=ACTION)
@@ -346,6 +350,18 @@ def doctor(arguments: argparse.Namespace) -> int:
     else:
         print(told(found, made.source.name))
     return DONE if healthy(found) else FAILED
+
+
+def resync(arguments: argparse.Namespace) -> int:
+    """Asks the pipeline that captures the tables for all of their rows."""
+    from changeglot import config
+
+    config.load(arguments.pipeline).resync(arguments.table)
+    if arguments.json:
+        print_json({"asked": arguments.table})
+    else:
+        print(f"{', '.join(arguments.table)}: read again by the pipeline if it runs, else when it is run next")
+    return DONE
 
 
 def schema(_: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from changeglot import held, jars
 from changeglot.apply import types
-from changeglot.apply.order import ORDER, number, order
+from changeglot.apply.order import ORDER, READ, number, order
 from changeglot.apply.route import Rule
 from changeglot.apply.rows import settled
 from changeglot.apply.tidings import Told, tables, watched
@@ -104,6 +104,10 @@ class Pipeline:
             if isinstance(sink, MessageSink):
                 sink.check(spark)
 
+    def resync(self, tables: Sequence[str]) -> None:
+        """Has all rows of these tables read again, while changes of others go on; rows that are gone go."""
+        self._source.resync(tables)
+
     def run(
         self, spark: SparkSession, *, once: bool = True, told: Callable[[Applied], None] = lambda _: None
     ) -> StreamingQuery:
@@ -185,6 +189,8 @@ class Pipeline:
     def _decoded(self, messages: DataFrame) -> DataFrame:
         """The changes with their ORDER."""
         if decoder := self.source.decoder:
+            if READ not in messages.columns:
+                messages = messages.withColumn(READ, decoder.read(F.col("key")))
             return _ordered(decode_by(decoder, messages))
         return _ordered(decode(messages, self.format, tables=self._known(), options=self.options))
 
@@ -268,7 +274,8 @@ def _ordered(changes: DataFrame) -> DataFrame:
     change = {name: F.col(name) for name in CHANGE.fieldNames()}
     # A message's changes have one place; which of them it is orders them.
     place = F.concat_ws(".", F.col(PLACE), number(F.col("ordinal").cast("string")))
-    return changes.withColumn(ORDER, order(change, place))
+    read = F.col(READ) if READ in changes.columns else None
+    return changes.withColumn(ORDER, order(change, place, read)).drop(READ)
 
 
 def _quarantined(spark: SparkSession, target: Target | Sending, ids: Sequence[str], table: str) -> DataFrame | None:

@@ -516,11 +516,10 @@ class TableWork:
         if (ended := self._ended()) is not None:
             near = F.col(_FIRST).isNull() | F.col(_FIRST).between(found["least"], found["most"])
             ended = ended.where(near)
-        if found["lent"]:
-            self._in_turn(steps, ended)
-        elif found["steps"]:
+        if found["steps"]:
             for mode in self.made:
-                self._merge(mode, steps, ended, self._bounds(found), "merge")
+                whole = self._lent(mode, steps, ended) if found["lent"] else steps
+                self._merge(mode, whole, ended, self._bounds(found), "merge")
         return int(seen()["bad"])
 
     def _bounds(self, found: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -585,23 +584,18 @@ class TableWork:
         # What the files say of themselves is enough to know that it is empty.
         return None if later.isEmpty() else later
 
-    def _in_turn(self, steps: DataFrame, ended: DataFrame | None) -> None:
-        """Steps of rows that go under another key and take along what is stored: all that was before must be there."""
-        if ended is not None:
-            # The batch's own ends come in their turn: a row that goes is there until then.
-            own = steps.where(F.col("kind") == rows.END).select("key", F.col("order").alias(ORDER))
-            ended = ended.join(own, ["key", ORDER], "left_anti")
-        borrowing = steps.where(F.col("lender").isNotNull()).select("order").distinct().orderBy("order")
-        moves = [row["order"] for row in borrowing.collect()]
-        for mode in self.made:
-            last = ""
-            for number, move in enumerate(moves):
-                before = steps.where((F.col("order") > last) & (F.col("order") < move))
-                self._merge(mode, before, ended, {}, f"merge{number}a")
-                whole = rows.settled(rows.lent(steps.where(F.col("order") == move), self._rows(mode)))
-                self._merge(mode, whole, ended, {}, f"merge{number}b")
-                last = move
-            self._merge(mode, steps.where(F.col("order") > last), ended, {}, f"merge{len(moves)}a")
+    def _lent(self, mode: str, steps: DataFrame, ended: DataFrame | None) -> DataFrame:
+        """The steps; those of rows that go under another key have taken along what is stored, or told before them."""
+        stored = self._rows(mode)
+        while True:
+            # A row that goes on and on takes as many rounds as it has keys; one is the rule.
+            free, told = watched(rows.free(steps), {"count": F.count(F.lit(1))})
+            free = rows.settled(free)
+            if not told()["count"]:
+                return steps
+            lenders = free.select(F.col("lender").alias("key"))
+            own = rows.settled(stored.join(lenders, "key", "left_semi"))
+            steps = rows.settled(rows.lent(steps, free, rows.with_ends(steps, ended), own))
 
     def _merge(
         self, mode: str, steps: DataFrame, ended: DataFrame | None, bounds: Mapping[str, Any], step: str
@@ -615,13 +609,14 @@ class TableWork:
             self._scd1(rows.settled(folded), bounds, step, whole=False)
 
     def _rows(self, mode: str) -> DataFrame:
-        """DataFrame<key, values>: the rows that a table has now, as text."""
+        """The rows that a table has now, as steps."""
         columns = self.evolutions[mode].columns
         stored = self.spark.table(self.table(self.suffix(mode)))
         if mode == "scd2":
             stored = stored.where(F.col(scd2.ENDED).isNull())
-        key = F.array(*(types.text(rows.t(name), columns[name]) for name in self.key))
-        return stored.select(key.alias("key"), rows.texts(columns).alias("values"))
+        elif scd1.DELETED in stored.columns:
+            stored = stored.where(~F.col(scd1.DELETED))
+        return rows.stored(stored, self.key, columns)
 
     def _scd1(self, last: DataFrame, bounds: Mapping[str, Any], step: str, *, whole: bool) -> None:
         """Any: as of _bounds."""

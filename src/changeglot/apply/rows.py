@@ -160,18 +160,38 @@ def states(changes: DataFrame, key: Sequence[str], columns: Mapping[str, str]) -
     return changes.select(*(column.alias(name) for name, column in own.items()))
 
 
-def lent(steps: DataFrame, stored: DataFrame) -> DataFrame:
-    """The steps, those with a lender completed by what is stored under its key: DataFrame<key, values MAP>."""
-    rest = stored.select(F.col("key").alias("__lender"), F.col("values").alias("__rest"))
-    joined = steps.join(rest, F.col("lender") == F.col("__lender"), "left")
-    whole = F.col("lender").isNotNull() & F.col("__rest").isNotNull()
-    return joined.select(
+def free(steps: DataFrame) -> DataFrame:
+    """DataFrame<of, order, lender>: the steps with a lender whose row no other of them has still to complete."""
+    waiting = steps.where(F.col("lender").isNotNull()).select(F.col("key").alias("of"), "order", "lender")
+    before = waiting.select(F.col("of").alias("__of"), F.col("order").alias("__order"))
+    return waiting.join(before, (F.col("lender") == F.col("__of")) & (F.col("__order") < F.col("order")), "left_anti")
+
+
+def lent(steps: DataFrame, free: DataFrame, told: DataFrame, stored: DataFrame) -> DataFrame:
+    """The steps, those that are `free` completed by what their lenders' rows are just before.
+
+    `told`: the steps, and the ends that earlier batches told; `stored`: the rows that are there, as steps.
+    """
+    told = told.where(F.col("lender").isNull()).unionByName(stored, allowMissingColumns=True)
+    parts = told.select(F.col("key").alias("lender"), F.struct("order", "kind", "at", "values").alias("step"))
+    joined = free.join(parts, "lender").where(F.col("step.order") < F.col("order"))
+    found = joined.groupBy("of", "order").agg(kernel.fold(F.collect_list("step")).alias("__row"))
+    # A row is there if it began or was told whole; of another some columns may be known.
+    there = F.col("__row.since").isNotNull() | F.col("__row.whole")
+    whole = F.coalesce(there & ~F.col("__row.gone"), F.lit(False))
+    known = F.when(~F.col("__row.gone"), F.col("__row.values"))
+    asked = free.select(F.col("of").alias("key"), "order", F.lit(True).alias("__free"))
+    asked = asked.join(found.withColumnRenamed("of", "key"), ["key", "order"], "left")
+    taking = F.col("lender").isNotNull() & F.col("__free")
+    return steps.join(asked, ["key", "order"], "left").select(
         "key",
         "order",
-        F.when(whole, F.lit(BEGIN)).otherwise(F.col("kind")).alias("kind"),
+        F.when(taking & whole, F.lit(BEGIN)).otherwise(F.col("kind")).alias("kind"),
         "at",
-        F.when(whole, kernel.overlay(F.col("__rest"), F.col("values"))).otherwise(F.col("values")).alias("values"),
-        F.lit(None).cast("array<string>").alias("lender"),
+        F.when(taking & known.isNotNull(), kernel.overlay(known, F.col("values")))
+        .otherwise(F.col("values"))
+        .alias("values"),
+        F.when(F.col("__free").isNull(), F.col("lender")).alias("lender"),
     )
 
 
@@ -230,7 +250,23 @@ def typed(values: Column, key: Sequence[str], columns: Mapping[str, str]) -> dic
     return {name: types.value(text[name], kind) for name, kind in columns.items()}
 
 
-def texts(columns: Mapping[str, str]) -> Column:
-    """MAP<STRING, STRING>: the columns of a stored row, as text again."""
-    pairs = [part for name, kind in columns.items() for part in (F.lit(name), types.text(t(name), kind))]
-    return F.create_map(*pairs)
+def stored(rows: DataFrame, key: Sequence[str], columns: Mapping[str, str]) -> DataFrame:
+    """Rows of a table as steps, which tell their values as text; each column when it was told, if the table says so."""
+    texts = {name: types.text(t(name), kind) for name, kind in columns.items()}
+    pairs = F.create_map(*(part for name, text in texts.items() for part in (F.lit(name), text)))
+    whole = _step(F.col(ORDER), BEGIN, pairs)
+    each = F.array(whole)
+    if ORDERS in rows.columns:
+        told = {name: F.coalesce(t(ORDERS)[name], t(ORDER)) for name in columns}
+        parts = (_step(when, PART, F.create_map(F.lit(name), texts[name])) for name, when in told.items())
+        # What was never told is not known.
+        known = F.filter(F.array(*parts), lambda part: part["order"] != "")
+        each = F.when(F.col(ORDERS).isNull(), each).otherwise(known)
+    names = F.array(*(texts[name] for name in key))
+    return rows.select(names.alias("key"), F.explode(each).alias("step")).select("key", "step.*")
+
+
+def _step(order: Column, kind: int, values: Column) -> Column:
+    at = F.lit(None).cast("timestamp")
+    parts = {"order": order, "kind": F.lit(kind), "at": at, "values": values}
+    return F.struct(*(part.alias(name) for name, part in parts.items()))

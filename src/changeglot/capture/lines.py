@@ -19,6 +19,7 @@ RELATION = f"""
 """
 OPS: dict[str, str] = {
     "r": Op.INSERT,
+    "c": Op.TRUNCATE,
     "i": Op.INSERT,
     "u": Op.UPDATE,
     "d": Op.DELETE,
@@ -26,6 +27,8 @@ OPS: dict[str, str] = {
     "q": Op.DDL,
     "m": Op.HEARTBEAT,
 }
+#: What a snapshot tells, which is no part of the log.
+_ROWS = ("r", "c")
 # Fields of a line before its values; of a snapshot's row there are fewer.
 _OP, _RELATION, _POSITION, _ORDER, _LAST, _TRANSACTION, _COMMITTED, _FACTS, _OLD, _VALUES = range(10)
 _ROW = 3
@@ -42,9 +45,13 @@ class Lines(Decoder):
     #: The kernel's rule for each family of types, by which the database's texts are read.
     spelling: Mapping[str, str]
 
+    def read(self, key: Column) -> Column:
+        body = kernel.read(key, f"snapshot: ARRAY<{EXACT}>, epoch: INT")
+        return F.struct(body["snapshot"].alias("position"), F.coalesce(body["epoch"], F.lit(0)).alias("epoch"))
+
     def body(self, message: Stage) -> Stage:
         line = message["value"].cast("string")
-        read = F.left(line, F.lit(1)) == "r"
+        read = F.left(line, F.lit(1)).isin(*_ROWS)
         return {
             "body": kernel.read(F.coalesce(message["key"], F.lit(b"{}")), RELATION),
             # What is behind the last of them stays one text.
@@ -54,7 +61,7 @@ class Lines(Decoder):
     def opened(self, body: Stage) -> Stage:
         word = F.get(body["head"], _OP)
         told = F.when(word == "r", F.get(body["head"], _ROW)).otherwise(F.get(body["head"], _VALUES))
-        facts = F.when(word != "r", filled(F.get(body["head"], _FACTS)))
+        facts = F.when(~word.isin(*_ROWS), filled(F.get(body["head"], _FACTS)))
         return {
             "word": word,
             "values": told,
@@ -77,7 +84,7 @@ class Lines(Decoder):
 
     def change(self, body: Stage, op: Column, columns: Column, before: Column, after: Column) -> Change:
         b, head, word = body["body"], body["head"], body["word"]
-        read = word == "r"
+        read = word.isin(*_ROWS)
         order = F.when(~read, F.get(head, _ORDER)).try_cast("bigint")
         numbers = F.split(F.when(~read, F.get(head, _POSITION)), "[.]").cast(f"array<{EXACT}>")
         transaction = filled(F.when(~read, F.get(head, _TRANSACTION)))
@@ -118,5 +125,5 @@ class Lines(Decoder):
                 change["op"].isin(*Op.ROWS) & body["body"]["table"].isNull(), F.lit("of a relation that is not known")
             )
             .when(change["op"].isin(*Op.ROWS) & image.isNull(), F.lit("fewer values than columns"))
-            .when((body["word"] != "r") & change["position"].isNull(), F.lit("no position"))
+            .when(~body["word"].isin(*_ROWS) & change["position"].isNull(), F.lit("no position"))
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pymysql
 from pymysql.cursors import Cursor
@@ -39,16 +39,28 @@ class Chunk:
     end: Any
     rows: int
 
+    #: All of them are one part of the table.
+    part: ClassVar[str] = ""
+
+    @property
+    def of(self) -> str:
+        return f"{self.database}.{self.table}"
+
+    def again(self, now: Chunk) -> Chunk | None:
+        """It is read as of a position of its own anyway; None if the table is another by now."""
+        return self if (self.columns, self.facts, self.key) == (now.columns, now.facts, now.key) else None
+
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What is to be copied. `position`: where the stream goes on; the chunks have positions of their own behind it."""
+    """What is to be copied. The chunks have positions of their own, behind that one."""
 
-    name: str
     position: str
     #: As database.table.
     tables: tuple[str, ...]
     chunks: list[Chunk]
+    #: Whether a chunk may be read later than others: changes tell whole rows.
+    resumable: bool
 
     def close(self) -> None:
         """Nothing is held."""

@@ -11,7 +11,7 @@ import logging
 import socket
 import struct
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from changeglot.capture.mychunks import Chunk, Copied, Snapshot, chunks, copy, e
 from changeglot.capture.myserver import Server
 from changeglot.capture.mytables import Tables
 from changeglot.capture.spool import Segment, Spool, durable
+from changeglot.capture.unread import Unread
 from changeglot.errors import ChangeglotError, Lost, Unreachable
 
 __all__ = ["Chunk", "Copied", "Lost", "Recorder", "Server", "Snapshot", "Unreachable", "copy"]
@@ -43,35 +44,16 @@ BEAT, DEAD, NOTE = 5, 30, 10
 class Recorder:
     """Reads the binlog from where the spool ends. The server is told nothing: how long it keeps files is its matter."""
 
-    def __init__(self, server: Server, spool: Spool, *, patience: float = 600) -> None:
-        """`patience`: seconds for which a server that is away is waited for, while recording."""
-        self._server, self._spool, self._patience = server, spool, patience
+    def __init__(self, server: Server, spool: Spool, *, patience: float = 600, waits: bool = False) -> None:
+        """`patience`: seconds for which a server that is away is waited for, while recording.
+
+        `waits`: changes of a table whose rows are to be read are set aside, until who reads them releases them.
+        """
+        self._server, self._spool, self._patience, self._waits = server, spool, patience, waits
+        #: Tables whose rows were not yet all read, as database.table, and the patterns that chose them.
+        self.unread = Unread(spool.folder)
         #: Since when the server is away.
         self._away: float | None = None
-
-    @property
-    def _note(self) -> Path:
-        """Names of tables whose rows are to be read, and the patterns that chose them."""
-        return self._spool.folder / "unread.json"
-
-    def _noted(self) -> tuple[list[str], list[str]]:
-        if not self._note.exists():
-            return [], []
-        unread, patterns = json.loads(self._note.read_bytes())
-        return unread, patterns
-
-    @property
-    def unread(self) -> list[str]:
-        """Tables whose rows were not yet all read, as database.table."""
-        return self._noted()[0]
-
-    def read(self, tables: Collection[str]) -> None:
-        """All rows of these tables were read: a later `prepare` does not ask for them."""
-        unread, patterns = self._noted()
-        durable(self._note, json.dumps([[each for each in unread if each not in tables], patterns]).encode())
-
-    def _unread(self, tables: Collection[str], patterns: Sequence[str]) -> None:
-        durable(self._note, json.dumps([sorted(tables), list(patterns)]).encode())
 
     def check(self) -> None:
         """Makes sure that all can be read that `prepare` and `record` read, and changes nothing."""
@@ -84,11 +66,11 @@ class Recorder:
                 self._same(opened)
             chunks(connection, kind, self._server, found, cut=False)
 
-    def prepare(self, unfinished: Collection[str] = ()) -> Snapshot | None:
+    def prepare(self) -> Snapshot | None:
         """Makes sure that all can be read, and begins where the binlog ends if nothing was recorded yet.
 
         Gives the rows that are to be read before the changes: of all tables at first; later of tables that are wanted
-        since the patterns changed, that were `unfinished`, or that are `unread`. Those made later tell all themselves.
+        since the patterns changed, that are `unread` or were asked for. Those made later tell all themselves.
         """
         mode = self._server.snapshot
         with self._server.connected() as connection:
@@ -104,20 +86,36 @@ class Recorder:
                     if mode != "when_needed":
                         raise
                     logger.warning("changes were lost, all rows are read again: %s", problem)
+                    self.unread.add(found, again=True)
+                    self._spool.renew()
                     begun = False
             if begun:
-                unread, patterns = self._noted()
+                patterns = self.unread.patterns
                 chosen = replace(self._server, tables=tuple(patterns)) if patterns else self._server
                 added = [] if mode == "no_data" else [each for each in found if not chosen.wants(*each.split(".", 1))]
-                self._unread({*unread, *unfinished, *added}, self._server.tables)
+                self.unread.add(added, patterns=self._server.tables)
             else:
+                if self._waits:
+                    self._spool.aside.begin(None)
                 position = end_of(connection)
                 self._files.unlink(missing_ok=True)
                 self._same(self._peek(connection, kind, position))
-                self._unread([] if mode == "no_data" else found, self._server.tables)
+                self.unread.add([] if mode == "no_data" else found, patterns=self._server.tables)
                 self._spool.advance(str(position))
-            wanted = [each for each in found if each in self.unread]
+            wanted = self._chosen(found)
             return self._opened(connection, kind, wanted) if wanted else None
+
+    def added(self) -> list[str]:
+        """Notes tables that were asked for; names all that are to be read. Another process may record meanwhile."""
+        if not self.unread.asked():
+            return []
+        with self._server.connected() as connection:
+            return self._chosen(self._found(connection))
+
+    def _chosen(self, found: Collection[str]) -> list[str]:
+        self.unread.take(found)
+        wanted = set(self.unread.tables)
+        return [each for each in found if each in wanted]
 
     def _found(self, connection: pymysql.Connection[Cursor]) -> list[str]:
         """The tables that are wanted."""
@@ -134,13 +132,29 @@ class Recorder:
         """The rows of these tables, as `shop.item`, again or for the first time."""
         with self._server.connected() as connection:
             opened = self._opened(connection, kind_of(connection), tables)
-        unread, patterns = self._noted()
-        self._unread({*unread, *tables}, patterns)
+        self.unread.add(tables)
         return opened
 
     def _opened(self, connection: pymysql.Connection[Cursor], kind: Kind, tables: Collection[str]) -> Snapshot:
+        if self._waits:
+            self._spool.aside.begin(tables)
+        position = end_of(connection)
         parts = chunks(connection, kind, self._server, tables)
-        return Snapshot("", self._spool.position, tuple(tables), parts)
+        parts = [replace(each, facts=self._spool.dated(each.facts)) for each in parts]
+        resumable = kind.whole and self._server.snapshot != "initial_only"
+        return Snapshot(str(position), tuple(tables), parts, resumable)
+
+    def cleared(self, rows: Snapshot, tables: Collection[str]) -> bytes:
+        """Lines that empty the tables, before their rows."""
+        facts = {each.of: {**each.facts, "snapshot": list(Position.of(rows.position))} for each in rows.chunks}
+        return b"".join(b"c\t%b\t0\n" % self._spool.relation(facts[each]).encode() for each in sorted(tables))
+
+    def mend(self, rows: Snapshot, tables: Collection[str]) -> None:
+        """Nothing is to be done: changes tell whole rows."""
+
+    def reach(self, position: str) -> None:
+        """Records until all up to there is durable."""
+        self.record(position)
 
     def current(self) -> str:
         """Where the binlog ends."""
@@ -374,7 +388,9 @@ class _Writer:
         elif self._segment is not None:
             with self._segment:
                 pass
-        elif position != self._spool.position and (ended or time.monotonic() - self._noted > NOTE):
+        elif position != self._spool.position and (
+            ended or self._spool.aside.waits or time.monotonic() - self._noted > NOTE
+        ):
             self._spool.advance(position)
         else:
             return

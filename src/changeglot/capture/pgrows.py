@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Iterator
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple, Self
@@ -19,10 +20,12 @@ from psycopg.pq.abc import PGconn, PGresult
 from changeglot.capture.pgcatalog import Catalog, Table, telling
 from changeglot.capture.pgserver import Server
 from changeglot.capture.spool import Spool, move
-from changeglot.errors import ChangeglotError
+from changeglot.errors import ChangeglotError, Unreachable
 
 #: Bytes that a chunk is about as large as.
 CHUNK = 64 << 20
+#: How many rows are asked for at once by their keys.
+_KEYS = 500
 
 
 class Rewritten(ChangeglotError):
@@ -51,6 +54,16 @@ class Chunk:
     #: About so many.
     rows: int
 
+    @property
+    def part(self) -> int:
+        """Its partition, or the table."""
+        return self.oid
+
+    def again(self, now: Chunk) -> Chunk | None:
+        """The same blocks under another snapshot; None if they are others, or the table is."""
+        same = (self.file, self.columns, self.where) == (now.file, now.columns, now.where)
+        return replace(self, relation=now.relation) if same else None
+
 
 class Copied(NamedTuple):
     """How much of a chunk there was."""
@@ -68,6 +81,8 @@ class Snapshot:
     #: As schema.table.
     tables: tuple[str, ...]
     chunks: list[Chunk]
+    #: Whether another snapshot may read what this one has not: changes tell what is between them.
+    resumable: bool
     _connection: psycopg.Connection[Any] = field(repr=False)
 
     def close(self) -> None:
@@ -175,4 +190,44 @@ def enter(connection: psycopg.Connection[Any], snapshot: str | None) -> None:
     """From now on the connection sees what the snapshot does. Any: rows of all kinds."""
     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     if snapshot is not None:
-        connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+        try:
+            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+        except (errors.UndefinedObject, errors.InvalidParameterValue) as problem:
+            # The server was restarted, or ended the transaction that held it.
+            raise Unreachable(f"the snapshot has ended: {problem}") from problem
+
+
+def mended(server: Server, spool: Spool, rows: Snapshot, tables: Collection[str]) -> None:
+    """Segments of those rows, as the snapshot has them, of whose changes that were set aside one does not tell all."""
+    with closing(server.connect()) as connection:
+        enter(connection, rows.name)
+        for table in sorted(tables):
+            chunk = next(each for each in rows.chunks if each.of == table)
+            for names, keys in spool.aside.partial(table).items():
+                listed = sorted(keys)
+                for first in range(0, len(listed), _KEYS):
+                    _mend(connection, spool, chunk, names, listed[first : first + _KEYS])
+
+
+def _mend(
+    connection: psycopg.Connection[Any], spool: Spool, chunk: Chunk, names: Sequence[str], keys: Iterable[Sequence[str]]
+) -> None:
+    """Any: rows of all kinds."""
+    facts = spool.facts(chunk.relation)
+    listed = sql.SQL(", ").join
+    places = [sql.Literal("r"), sql.Literal(chunk.relation), sql.SQL("'m' || row_number() OVER ()")]
+    wanted = listed(sql.SQL("({})").format(listed(map(sql.Literal, each))) for each in keys)
+    query = sql.SQL("COPY (SELECT {} FROM {} WHERE ({}) IN ({}){}) TO STDOUT").format(
+        listed([*places, *map(sql.Identifier, chunk.columns)]),
+        sql.Identifier(facts["schema"], facts["table"]),
+        listed(map(sql.Identifier, names)),
+        wanted,
+        sql.SQL(f" AND ({chunk.where})" if chunk.where else ""),
+    )
+    name = f"m{time.time_ns():020d}.lines"
+    part = spool.folder / "rows" / f".{name}"
+    with part.open("wb") as file:
+        _copied(connection, query.as_string(connection).encode(), file)
+        file.flush()
+        os.fsync(file.fileno())
+    move(part, spool.segments / name)

@@ -75,7 +75,8 @@ class Stream:
                     self._finish()
                     return
                 if not took:
-                    if until is not None and now - self._said > PAUSE:
+                    if (until is not None or self._spool.aside.waits) and now - self._said > PAUSE:
+                        self._advance()
                         self._say(ask=True)
                     poll.poll(1000 * (PAUSE / 4 if self._started else PAUSE))
                 self._pgconn.consume_input()

@@ -5,13 +5,11 @@ Rows are read by many tasks at once under one exported snapshot; changes come th
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -26,10 +24,11 @@ from changeglot.capture.pgcatalog import (
     number,
     telling,
 )
-from changeglot.capture.pgrows import Chunk, Copied, Rewritten, Snapshot, chunks, copy, enter
+from changeglot.capture.pgrows import Chunk, Copied, Rewritten, Snapshot, chunks, copy, enter, mended
 from changeglot.capture.pgserver import Server, quoted
 from changeglot.capture.pgstream import Stream, unwanted
-from changeglot.capture.spool import Spool, durable
+from changeglot.capture.spool import Spool
+from changeglot.capture.unread import Unread
 from changeglot.errors import ChangeglotError, Lost, Unreachable
 
 __all__ = ["Chunk", "Copied", "InUse", "Lost", "Recorder", "Rewritten", "Server", "Snapshot", "Unreachable", "copy"]
@@ -43,31 +42,20 @@ _FREE, _PAUSE = 3.0, 10.0
 class Recorder:
     """Keeps a spool up to date with a database. Given the same folder again it goes on where it was."""
 
-    def __init__(self, server: Server, spool: Spool, *, patience: float = 600) -> None:
-        """`patience`: seconds for which a server that is away is waited for, while recording."""
-        self._server, self._spool, self._patience = server, spool, patience
+    def __init__(self, server: Server, spool: Spool, *, patience: float = 600, waits: bool = False) -> None:
+        """`patience`: seconds for which a server that is away is waited for, while recording.
 
-    @property
-    def _note(self) -> Path:
-        """Names of tables whose rows are to be read; there from before a slot is made."""
-        return self._spool.folder / "unread.json"
+        `waits`: changes of a table whose rows are to be read are set aside, until who reads them releases them.
+        """
+        self._server, self._spool, self._patience, self._waits = server, spool, patience, waits
+        #: Tables whose rows were not yet all read, as schema.table; there from before a slot is made.
+        self.unread = Unread(spool.folder)
+        self._said = ""
 
-    @property
-    def unread(self) -> list[str]:
-        """Tables whose rows were not yet all read, as schema.table."""
-        return json.loads(self._note.read_bytes()) if self._note.exists() else []
-
-    def read(self, tables: Collection[str]) -> None:
-        """All rows of these tables were read: a later `prepare` does not ask for them."""
-        durable(self._note, json.dumps([each for each in self.unread if each not in tables]).encode())
-
-    def _unread(self, tables: Collection[str]) -> None:
-        durable(self._note, json.dumps(sorted({*self.unread, *tables})).encode())
-
-    def prepare(self, unfinished: Collection[str] = ()) -> Snapshot | None:
+    def prepare(self) -> Snapshot | None:
         """Checks the server, makes what is missing, and gives the rows that are to be read before the changes.
 
-        Those are of all tables at first, later of tables that are new, that were `unfinished`, or that are `unread`.
+        Those are of all tables at first, later of tables that are new, that are `unread` or were asked for.
         """
         mode = self._server.snapshot
         doing = f"preparing the capture of {self._server.host}:{self._server.port}"
@@ -78,8 +66,8 @@ class Recorder:
                 self._check_rights(catalog, tables)
             if mode == "initial_only":
                 if not self._spool.position:
-                    self._unread([str(each) for each in tables])
-                wanted = self._chosen(tables, unfinished)
+                    self.unread.add([str(each) for each in tables])
+                wanted = self._chosen(tables)
                 return self._plain(wanted) if wanted else None
             self._check_server(catalog)
             fresh = not self._spool.position
@@ -89,36 +77,59 @@ class Recorder:
                 if mode != "when_needed":
                     raise
                 logger.warning("changes were lost, all rows are read again: %s", problem)
-                self._drop_slot(catalog)
+                self.unread.add([str(each) for each in tables], again=True)
+                self._spool.renew()
                 fresh = True
-            added = self._publish(catalog, tables, fresh=fresh)
+            self._publish(catalog, tables, fresh=fresh)
             if not fresh:
-                wanted = self._chosen(tables, {*unfinished, *(added if mode != "no_data" else ())})
+                wanted = self._chosen(tables)
                 return self.snapshot(wanted) if wanted else None
-            if self._note.exists():
-                # It was made by one who ended before anything was recorded.
+            if self.unread:
+                # It was made by one who ended before anything was recorded, or is of no use any more.
                 self._drop_slot(catalog)
-            self._unread([] if mode == "no_data" else [str(each) for each in tables])
+            self.unread.add([] if mode == "no_data" else [str(each) for each in tables])
         with telling(self._server, f'making slot "{self._server.slot}"'):
             return self._begin()
 
-    def _chosen(self, tables: Sequence[Table], also: Collection[str]) -> list[str]:
+    def added(self) -> list[str]:
+        """Publishes tables that match and are new, and notes those that were asked for; names all that are to be read.
+
+        To be asked now and then while another process records. A table that cannot be published is left out.
+        """
+        with telling(self._server, "looking for tables"), closing(self._server.connect()) as connection:
+            catalog = Catalog(self._server, connection)
+            tables = catalog.tables()
+            try:
+                self._publish(catalog, tables, fresh=False)
+            except ChangeglotError as problem:
+                if str(problem) != self._said:
+                    logger.warning("a table is not captured: %s", problem)
+                    self._said = str(problem)
+            return self._chosen(tables)
+
+    def _chosen(self, tables: Sequence[Table]) -> list[str]:
         """Those to be read, of the tables there are."""
-        return [str(each) for each in tables if str(each) in {*self.unread, *also}]
+        self.unread.take([str(each) for each in tables])
+        wanted = set(self.unread.tables)
+        return [str(each) for each in tables if str(each) in wanted]
 
     def _begin(self) -> Snapshot | None:
+        if self._waits:
+            self._spool.aside.begin(None)
         keeps = "NOEXPORT_SNAPSHOT" if self._server.snapshot == "no_data" else "EXPORT_SNAPSHOT"
         with closing(self._server.connect(replication=True)) as connection:
             name, position = _made(
                 connection, f"CREATE_REPLICATION_SLOT {{}} LOGICAL pgoutput {keeps}", self._server.slot
             )
-            snapshot = self._opened(name, position, self.unread) if name else None
+            snapshot = self._opened(name, position, self.unread.tables) if name else None
         self._spool.advance(str(position))
         return snapshot
 
     def snapshot(self, tables: Collection[str]) -> Snapshot:
         """The rows of these tables as they are now, exact at a position of the log that is recorded."""
-        self._unread(tables)
+        self.unread.add(tables)
+        if self._waits:
+            self._spool.aside.begin(tables)
         slot = f"{self._server.slot[:40]}_{secrets.token_hex(8)}"
         command = "CREATE_REPLICATION_SLOT {} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
         with (
@@ -148,7 +159,25 @@ class Recorder:
         except BaseException:
             connection.close()
             raise
-        return Snapshot(exported, at, tuple(map(str, chosen)), parts, connection)
+        return Snapshot(exported, at, tuple(map(str, chosen)), parts, published, connection)
+
+    def cleared(self, rows: Snapshot, tables: Collection[str]) -> bytes:
+        """Lines that empty the tables, before their rows."""
+        relations = {each.of: each.relation for each in rows.chunks}
+        return b"".join(b"c\t%b\t0\n" % relations[each].encode() for each in sorted(tables))
+
+    def mend(self, rows: Snapshot, tables: Collection[str]) -> None:
+        """Reads rows once more whose changes do not tell all, of tables that were read under several snapshots.
+
+        Such a row may have gone from blocks that were not read into some that were. All of its changes up to the
+        snapshot must be recorded.
+        """
+        with telling(self._server, "reading rows that changed meanwhile"):
+            mended(self._server, self._spool, rows, tables)
+
+    def reach(self, position: str) -> None:
+        """Records until all up to there is durable."""
+        self.record(int(position))
 
     def current(self) -> int:
         """The position after all that was committed before it was asked for: `record` reaches it."""
@@ -196,7 +225,7 @@ class Recorder:
             publication = catalog.publication()
             if publication is not None and publication[0]:
                 connection.execute(sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(self._server.publication)))
-            self._note.unlink(missing_ok=True)
+            self.unread.forget()
 
     def _drop_slot(self, catalog: Catalog) -> None:
         if self._free(catalog) is not None:
@@ -225,7 +254,7 @@ class Recorder:
             "Let the rows be read again: set snapshot: when_needed, or drop the slot and start with an empty folder."
         )
         if not position:
-            if slot is not None and not self._note.exists():
+            if slot is not None and not self.unread:
                 said = f'slot "{name}" exists, but nothing was ever recorded in {self._spool.folder}'
                 drop = f"SELECT pg_drop_replication_slot('{name}')"
                 hint = f'Set "slot" to another name; or if the slot is of a folder that was lost, type: {drop}'
@@ -279,8 +308,8 @@ class Recorder:
                 hint = f"Type: GRANT USAGE ON SCHEMA {', '.join(schemas)} TO {user}; {hint.removeprefix('Type: ')}"
             raise ChangeglotError(f'user "{self._server.user}" may not read {named}', hint=hint)
 
-    def _publish(self, catalog: Catalog, tables: Sequence[Table], *, fresh: bool) -> list[str]:
-        """Makes the publication have the tables; names those that were added."""
+    def _publish(self, catalog: Catalog, tables: Sequence[Table], *, fresh: bool) -> None:
+        """Makes the publication have the tables; those that were added are to be read."""
         unable = catalog.without_identity(tables)
         if unable:
             # Published, it would refuse these statements at once: the source's own users would fail.
@@ -299,7 +328,7 @@ class Recorder:
             if foreign or not may:
                 raise self._may_not(foreign, make)
             catalog.publish(tables)
-            return []
+            return
         ours, roots, all_kinds = publication
         partitioned = [str(each) for each in tables if each.partitioned]
         if partitioned and not roots:
@@ -320,9 +349,8 @@ class Recorder:
             if foreign:
                 raise self._may_not(foreign, add)
             if not fresh and self._server.snapshot != "no_data":
-                self._unread([str(each) for each in missing])
+                self.unread.add([str(each) for each in missing])
             catalog.publish(missing, add=True)
-        return [str(each) for each in missing]
 
     def _may_not(self, foreign: Sequence[Table], command: str) -> ChangeglotError:
         owned = f"does not own {', '.join(map(str, foreign))}" if foreign else "may create nothing in the database"

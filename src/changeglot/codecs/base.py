@@ -47,6 +47,10 @@ class Decoder(ABC):
     def body(self, message: Stage) -> Stage:
         """What the kernel reads of the message; `body` has the problem, if there is one."""
 
+    def read(self, key: Column) -> Column:
+        """STRUCT<position, epoch>, NULL if messages do not tell: at which position of its log a row was read."""
+        return F.lit(None).cast("struct<position: array<decimal(20, 0)>, epoch: int>")
+
     def opened(self, body: Stage) -> Stage:
         """What else is taken from the body once, for the stages that follow."""
         return {}

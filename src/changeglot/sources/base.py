@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -10,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from changeglot.codecs.base import Decoder
+from changeglot.errors import ConfigError
 
 #: The column in which a source says where a message stood: text that sorts as the transport's order does.
 PLACE = "place"
@@ -57,6 +59,10 @@ class MessageSource(ABC):
     def record(self, spark: SparkSession, *, once: bool) -> Recording:
         """Begins what goes on beside the stream; with `once`, all that there is now is there when it returns."""
         return Recording()
+
+    def resync(self, tables: Sequence[str]) -> None:
+        """Has all rows of these tables read again, by the pipeline that runs or else when it next does."""
+        raise ConfigError("source", f"{self.name} has messages, and no rows that could be read again")
 
     @abstractmethod
     def check(self, spark: SparkSession) -> None:

@@ -10,44 +10,36 @@ import sys
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from changeglot.apply.order import READ
 from changeglot.capture import part
 from changeglot.capture.lines import Lines
-from changeglot.capture.spool import Spool, described, durable, move
-from changeglot.errors import ChangeglotError, ConfigError, complaint
+from changeglot.capture.spool import Spool, durable, numbers
+from changeglot.capture.unread import Unread
+from changeglot.errors import ChangeglotError, ConfigError, Unreachable, complaint
 from changeglot.options import option
 from changeglot.sources.base import PLACE, MessageSource, Recording
+from changeglot.sources.reading import Copy, Reading, Rows
 
 logger = logging.getLogger(__name__)
 
 #: Bytes of segments that a batch takes; a transaction that is larger is one batch.
 _BATCH = 256 << 20
-#: How often a table is read again that was written anew meanwhile.
-_TRIES = 3
-
-
-class Rows(Protocol):
-    """Rows that are to be read before the changes. Any: pieces of them, which a task on any machine can read."""
-
-    tables: Sequence[str]
-    chunks: Sequence[Any]
-
-    def close(self) -> None: ...
-
-
-#: Reads a piece into a file; gives how many rows it has and maybe the facts of their relation. Any: see Rows.
-Copy = Callable[[Any, Path], Any]
+#: How often a table is read again that was written anew meanwhile, and for how many seconds a server is waited for.
+_TRIES, _PATIENCE = 3, 600
+#: Seconds between two looks for tables that are to be read while a pipeline runs, and at how far the log was recorded.
+_LOOK, _PAUSE = 5.0, 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,45 +81,79 @@ class Captured(MessageSource):
 
     def record(self, spark: SparkSession, *, once: bool) -> Recording:
         spool = Spool(self.folder)
-        recorder = part(self.name).Recorder(self.server, spool)
+        recorder = part(self.name).Recorder(self.server, spool, waits=self.server.snapshot != "initial_only")
+        Reading(self.folder).recover(recorder.unread.tables)
         rows = recorder.prepare()
-        if once:
-            self._read(spark, recorder, rows)
-            spool.release()
-            if self.server.snapshot != "initial_only":
-                recorder.record(recorder.current())
-            spool.settle()
-            return Recording()
-        if rows:
-            spool.hold()
-        return _Recorded(self, spark, recorder, rows, spool)
+        if not once:
+            return _Recorded(self, spark, recorder, rows, spool)
+        if rows is not None:
+            self.read(spark, recorder, rows, spool, recorder.reach)
+        elif spool.aside.waits:
+            spool.aside.release({})
+        if self.server.snapshot != "initial_only":
+            recorder.record(recorder.current())
+        spool.settle()
+        return Recording()
 
-    def _read(self, spark: SparkSession, recorder: Any, rows: Rows | None) -> None:
-        """Reads the rows, if there are any to be read. Any: of each database its own class."""
-        tries = 0
-        while rows is not None:
-            tries += 1
+    def read(self, spark: SparkSession, recorder: Any, rows: Rows, spool: Spool, reach: Callable[[str], None]) -> None:
+        """Has rows read, and lets the changes come that are not in them; `reach` waits until a position is recorded.
+
+        Any: of each database its own class.
+        """
+        reading, tries, since = Reading(self.folder), 0, time.monotonic()
+        while True:
             try:
-                self._copied(spark, rows)
-                recorder.read(rows.tables)
+                reading.begin(rows, recorder.unread.again)
+                if reading.cleared:
+                    reading.clear(recorder.cleared(rows, reading.cleared))
+                self._copied(spark, reading, rows)
+                released = reading.since()
+                if spool.aside.waits:
+                    reach(max(released.values(), key=numbers))
+                    if reading.resumed:
+                        recorder.mend(rows, reading.resumed)
+                    spool.aside.release(released)
+                recorder.unread.done(rows.tables)
+                reading.end()
                 return
             except Exception as problem:
                 # What a task says comes as text.
-                if tries == _TRIES or "Rewritten" not in str(problem):
+                said = f"{type(problem).__name__} {problem}"
+                tries += "Rewritten" in said
+                away = "Unreachable" in said and time.monotonic() < since + _PATIENCE
+                if not away and (tries == _TRIES or "Rewritten" not in said):
                     raise _said(problem) from problem
-                logger.warning("a table was written anew while its rows were read: they are read again")
+                logger.warning("rows could not be read, which is tried again: %s", _said(problem))
             finally:
                 rows.close()
-            rows = recorder.snapshot(recorder.unread)
+            rows = self._again(recorder, since)
 
-    def _copied(self, spark: SparkSession, rows: Rows) -> None:
-        name = f"r{time.time_ns():020d}"
-        pieces = [(f"{name}-{number:06d}.lines", piece) for number, piece in enumerate(rows.chunks)]
-        # In the order of their files before all that was recorded meanwhile, whatever clock a task has.
-        copy = partial(_copy, self.copy(rows), str(self.folder), time.time_ns())
+    @staticmethod
+    def _again(recorder: Any, since: float) -> Rows:
+        """Another snapshot of what is not read, as soon as the server gives one. Any: as of `read`."""
+        while True:
+            try:
+                rows: Rows = recorder.snapshot(recorder.unread.tables)
+                return rows
+            except Unreachable:
+                if time.monotonic() > since + _PATIENCE:
+                    raise
+                time.sleep(1)
+
+    def _copied(self, spark: SparkSession, reading: Reading, rows: Rows) -> None:
+        pieces = list(reading.left.items())
         count = min(len(pieces), self.readers)
         if pieces:
-            spark.sparkContext.parallelize([pieces[n::count] for n in range(count)], count).foreach(copy)
+            job = reading.job(self.copy(rows), rows)
+            spark.sparkContext.parallelize([pieces[n::count] for n in range(count)], count).foreach(job)
+
+    def resync(self, tables: Sequence[str]) -> None:
+        unknown = [each for each in tables if not self.server.wants(*each.split(".", 1))] if tables else ()
+        if unknown:
+            raise ConfigError(
+                "tables", f'"{", ".join(unknown)}" is none of them', hint=f"They are {self.server.tables}."
+            )
+        Unread(Spool(self.folder).folder).ask(tables)
 
     def messages(self, spark: SparkSession) -> DataFrame:
         reader = spark.readStream.format("text").schema("value STRING").option("lineSep", "\n")
@@ -143,8 +169,10 @@ class Captured(MessageSource):
     def placed(self, batch: DataFrame) -> DataFrame:
         known = [(path.stem, path.read_bytes()) for path in (self.folder / "relations").glob("*.json")]
         relations = batch.sparkSession.createDataFrame(known, "__relation STRING, key BINARY")
+        # Of each relation once, not of each line.
+        relations = relations.withColumn(READ, self.decoder.read(F.col("key")))
         field_ = partial(F.split_part, F.col("value"), F.lit("\t"))
-        told = F.when(F.left("value", F.lit(1)) != "r", field_(F.lit(4)))
+        told = F.when(~F.left("value", F.lit(1)).isin("r", "c"), field_(F.lit(4)))
         lines = batch.select(
             F.col("value").cast("binary").alias("value"),
             F.concat_ws(" ", "file_name", field_(F.lit(3)), told).alias(PLACE),
@@ -162,19 +190,6 @@ def _said(problem: Exception) -> ChangeglotError:
 
 def _facts(lines: DataFrame) -> DataFrame:
     return lines.select("value", F.col("_metadata.file_name"))
-
-
-def _copy(copy: Copy, folder: str, at: int, pieces: Iterable[tuple[str, Any]]) -> None:
-    """Reads the pieces into segments. What runs in a task. Any: see Rows."""
-    rows, segments = Path(folder, "rows"), Path(folder, "segments")
-    rows.mkdir(exist_ok=True)
-    for name, piece in pieces:
-        found = copy(piece, rows / name)
-        if facts := getattr(found, "facts", None):
-            relation, content = described(facts)
-            durable(Path(folder, "relations", f"{relation}.json"), content)
-        os.utime(rows / name, ns=(at, at))
-        move(rows / name, segments / name)
 
 
 class _Recorded(Recording):
@@ -222,12 +237,35 @@ class _Recorded(Recording):
         return False
 
     def _read(self, spark: SparkSession, recorder: Any, rows: Rows | None) -> None:
-        """Any: of each database its own class."""
+        """Has rows read, those that are to be read now and those that will be. Any: of each database its own class."""
         try:
-            self._source._read(spark, recorder, rows)
-            self._spool.release()
+            if rows is None and self._spool.aside.waits:
+                self._spool.aside.release({})
+            while not self._ended:
+                if rows is not None:
+                    self._source.read(spark, recorder, rows, self._spool, self._reach)
+                if self._process is None:
+                    return
+                rows = self._wanted(recorder)
         except ChangeglotError as problem:
             self._fail(problem)
+
+    def _wanted(self, recorder: Any) -> Rows | None:
+        """Rows of tables that are new or were asked for, if there are any by and by. Any: as above."""
+        time.sleep(_LOOK)
+        if self._ended or self._spool.aside.waits:
+            return None
+        try:
+            tables = recorder.added()
+            rows: Rows | None = recorder.snapshot(tables) if tables else None
+            return rows
+        except Unreachable as problem:
+            logger.warning("tables could not be looked for: %s", problem)
+            return None
+
+    def _reach(self, position: str) -> None:
+        while not self._ended and not self._spool.reached(position):
+            time.sleep(_PAUSE)
 
     def _fail(self, problem: ChangeglotError) -> None:
         if self._ended or self._problem:

@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 
 from changeglot.capture import part
 from changeglot.capture.myserver import Server
-from changeglot.sources.capture import Captured, Copy
+from changeglot.sources.capture import Captured
+from changeglot.sources.reading import Copy
 
 if TYPE_CHECKING:
     from changeglot.capture.mychunks import Snapshot

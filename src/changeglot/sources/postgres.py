@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 from changeglot.capture import part
 from changeglot.capture.pgserver import Server
 from changeglot.codecs.electric import SPELLING
-from changeglot.sources.capture import Captured, Copy
+from changeglot.sources.capture import Captured
+from changeglot.sources.reading import Copy
 
 if TYPE_CHECKING:
     from changeglot.capture.pgrows import Snapshot
