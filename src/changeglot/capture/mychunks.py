@@ -37,7 +37,13 @@ class Chunk:
     key: str | None
     first: Any
     end: Any
+    #: About so many.
     rows: int
+
+    @property
+    def of(self) -> str:
+        """As database.table."""
+        return f"{self.database}.{self.table}"
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from changeglot.capture.spool import Spool, described, durable, move
 from changeglot.errors import ChangeglotError, ConfigError, complaint
 from changeglot.options import option
 from changeglot.sources.base import PLACE, MessageSource, Recording
+from changeglot.sources.progress import Hear, followed, note, unheard
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class Captured(MessageSource):
 
     readers: int = option("how many tasks read rows at once, each with a connection of its own", 4)
     home: str = field(default="", repr=False)
+    hear: Hear = field(default=unheard, repr=False)
 
     @property
     def server(self) -> Any:
@@ -77,6 +79,13 @@ class Captured(MessageSource):
 
     def beside(self, folder: str) -> Self:
         return replace(self, home=f"{folder}/spool")
+
+    def telling(self, hear: Hear) -> Self:
+        return replace(self, hear=hear)
+
+    def session_settings(self) -> dict[str, str]:
+        # Spark's own bar would be drawn over ours.
+        return {"spark.ui.showConsoleProgress": "false"}
 
     @cached_property
     def folder(self) -> Path:
@@ -127,7 +136,8 @@ class Captured(MessageSource):
         copy = partial(_copy, self.copy(rows), str(self.folder), time.time_ns())
         count = min(len(pieces), self.readers)
         if pieces:
-            spark.sparkContext.parallelize([pieces[n::count] for n in range(count)], count).foreach(copy)
+            with followed(self.folder / "rows", pieces, self.hear):
+                spark.sparkContext.parallelize([pieces[n::count] for n in range(count)], count).foreach(copy)
 
     def messages(self, spark: SparkSession) -> DataFrame:
         reader = spark.readStream.format("text").schema("value STRING").option("lineSep", "\n")
@@ -173,6 +183,7 @@ def _copy(copy: Copy, folder: str, at: int, pieces: Iterable[tuple[str, Any]]) -
         if facts := getattr(found, "facts", None):
             relation, content = described(facts)
             durable(Path(folder, "relations", f"{relation}.json"), content)
+        note(rows, name, found.rows)
         os.utime(rows / name, ns=(at, at))
         move(rows / name, segments / name)
 
