@@ -21,7 +21,6 @@ import psycopg
 import pymysql
 import pytest
 from conftest import Run, lakes
-from databases import MariaDB, Postgres
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from recorded import NUMBERS, PASSWORD, Place, dropped
@@ -31,6 +30,7 @@ from test_postgres_recorder import TYPES
 from changeglot import config
 from changeglot.model import Op
 from changeglot.pipeline import Pipeline
+from changeglot.throwaway.databases import MariaDB, Postgres
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 #: How often the pipeline is killed.

