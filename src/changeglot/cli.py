@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import re
 import select
@@ -325,10 +326,13 @@ def demo(arguments: argparse.Namespace) -> int:
         try:
             good = _apart(lambda: live.show(spark, shop) if shop else show(spark))
         except (KeyboardInterrupt, SystemExit):
-            if shop:
-                shop.stop()
             if ours:
+                # That Spark is gone is no news then, whichever thread finds it.
+                logging.disable()
+                threading.excepthook = lambda _: None
                 _halt(spark)
+                if shop:
+                    shop.query = None
             raise
     return DONE if good else FAILED
 

@@ -9,15 +9,13 @@ import queue
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from functools import reduce
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
@@ -123,20 +121,14 @@ class Shop:
                     said = f"watching the database: {count} changes have not arrived in {PATIENCE} s"
                     raise PipelineFailed(said, hint="Is this machine very busy? Try it again.") from None
 
-    def stop(self) -> None:
-        """Ends who watches."""
-        query, self.query = self.query, None
-        if query is not None:
-            # A signal to all processes ends Spark's too.
-            with suppress(Py4JError, PySparkException, OSError):
-                query.stop()
+    def close(self) -> None:
+        """Ends who watches, if Spark is there."""
+        if self.query is not None:
+            self.query.stop()
             deadline = time.monotonic() + 30
             # Then the recorder, which writes into the folder, is about to end.
             while time.monotonic() < deadline and self.ask("SELECT 1 FROM pg_replication_slots WHERE active"):
                 time.sleep(0.05)
-
-    def close(self) -> None:
-        self.stop()
         self.connection.close()
 
 
