@@ -29,7 +29,7 @@ $(JAR): $(JAVA_SOURCES) tools/build_kernel.py | $(VENV)/.installed
 
 kernel: java $(JAR)  ## compile the Java kernel
 
-demo: setup  ## one shop's life in seven formats: decoded, compared, translated
+demo: setup  ## a throwaway PostgreSQL, changed while it is watched, and mirrored
 	$(BIN)/changeglot demo
 
 check: setup  ## formatting, lint, types, imports

@@ -29,12 +29,9 @@ from changeglot import __version__, jars
 from changeglot.capture.postgres import Chunk, Recorder, Server, copy
 from changeglot.capture.spool import Spool
 from changeglot.errors import MissingError
+from changeglot.throwaway.databases import Postgres
 
 HERE = Path(__file__).resolve().parent
-sys.path.append(str(HERE.parent / "tools"))
-
-from databases import Postgres  # noqa: E402  # The folder of tools is none of Python's.
-
 DATA = HERE / "data" / "capture"
 ROUNDS = 3
 #: Rounds that are not counted: Java is slow until it has compiled what it runs, here for some hundred thousand events.

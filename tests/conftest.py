@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from databases import Postgres
 from pyspark.sql import SparkSession
 from recorded import PASSWORD, Place, dropped
 from services import Kafka, RocketMQ
@@ -18,6 +17,7 @@ from changeglot import cli
 from changeglot.pipeline import session_settings
 from changeglot.sinks import LAKES
 from changeglot.sources.kafka import Kafka as KafkaSource
+from changeglot.throwaway.databases import Postgres
 
 
 @pytest.fixture(scope="session")

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
-from databases import Postgres
 
 from changeglot.capture.postgres import Recorder, Server, Snapshot, copy
 from changeglot.capture.spool import Spool
+from changeglot.throwaway.databases import Postgres
 
 NUMBERS = count()
 PASSWORD = "s3cret word"

@@ -21,7 +21,6 @@ import psycopg
 import pymysql
 import pytest
 from conftest import Run, lakes
-from databases import MariaDB, Postgres
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from recorded import NUMBERS, PASSWORD, Place, dropped
@@ -31,6 +30,7 @@ from test_postgres_recorder import TYPES
 from changeglot import config
 from changeglot.model import Op
 from changeglot.pipeline import Pipeline
+from changeglot.throwaway.databases import MariaDB, Postgres
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 #: How often the pipeline is killed.
@@ -424,13 +424,18 @@ def test_the_examples_run_as_they_stand_and_topics_tell_what_the_database_holds(
             "CREATE TABLE orders (id int PRIMARY KEY, name varchar(20), amount decimal(10,2))",
             "INSERT INTO orders VALUES (1, 'one', 1.50), (2, 'two', 2.00), (3, NULL, 3)",
         )
+    reading = []
     for after in ("UPDATE orders SET name = 'new' WHERE id = 1", "DELETE FROM orders WHERE id = 2", ""):
         for name in ("postgres-to-delta", "mysql-to-kafka"):
             ran = run("run", EXAMPLES / f"{name}.yaml", "--json")
             assert ran.status == 0, ran.err
+            reading.append([json.loads(line)["reading"] for line in ran.err.splitlines()])
         if after:
             shop.sql(after)
             store.sql(after)
+    # How far the rows are that are read first, and only then.
+    last = {"rows": 3, "of_about": 3}
+    assert [each[-1:] for each in reading] == [[{"public.orders": last}], [{"shop.orders": last}], *[[]] * 4]
     wanted = {(1, "new", Decimal("1.50")), (3, None, Decimal(3))}
     made = config.load(EXAMPLES / "postgres-to-delta.yaml")
     mirror = spark.table(made.sink.identifier(shop.name, "public", "orders"))

@@ -9,8 +9,13 @@ import gzip
 import io
 import json
 import os
+import platform
+import re
+import signal
+import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +28,7 @@ from pyspark.sql import functions as F
 import changeglot
 from changeglot import cli, inputs
 from changeglot.codecs import codec
-from changeglot.demo import show
+from changeglot.demo import live, show
 from changeglot.demo.show import DIFFERENT, MISSING, PART, SAME, SHOP, UNSPOKEN
 
 EMOJI = "\N{FOX FACE}"
@@ -433,11 +438,75 @@ def test_the_demo_shows_that_all_tellings_are_the_same(story: Story) -> None:
     assert max(map(len, shown.splitlines())) <= 100
 
 
-def test_the_demo_fails_if_a_telling_differs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_tells_from_files_where_no_server_can_be_had_and_fails_if_a_telling_differs(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     monkeypatch.setattr(show, "show", lambda _: False)
-    assert run("demo", "-q").status == cli.FAILED
+    done = run("demo")
+    assert done.status == cli.FAILED
+    (why,) = (line for line in done.err.splitlines() if "x86-64" in line)
+    assert "there can be no PostgreSQL here, so the shop's life comes from files" in why
     monkeypatch.setattr(show, "show", lambda _: True)
-    assert run("demo").status == cli.DONE
+    assert run("demo", "-q") == (cli.DONE, "", "")
+    assert run("demo", "--files", "-q").status == cli.DONE
+
+
+def test_the_demo_watches_a_database_and_mirrors_it(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    compared, wrong = live.compared, []
+
+    def twice(spark: SparkSession, shop: live.Shop) -> bool:
+        with shop.connection.transaction(force_rollback=True):
+            shop.connection.execute("UPDATE orders SET total = total + 0.01 WHERE id = 7")
+            wrong.append(compared(spark, shop))
+        return compared(spark, shop)
+
+    monkeypatch.setattr(live, "compared", twice)
+    done = run("demo")
+    assert done.status == cli.DONE, done.err
+    assert wrong == [False]
+    assert "orders: 10,000 rows, and the mirror DIFFERS" in done.out
+    assert "customers: 3 rows, all equal; orders: 10,000 rows, all equal" in done.out
+    assert "10,003 rows of 2 tables read" in done.err
+    # What arrived: of the update not what it left alone, and nothing of what was rolled back.
+    told = [line.split(" s  ")[1] for line in done.out.splitlines() if re.match(" +[0-9.]+ s  ", line)]
+    assert [line.split()[:3] for line in told] == [
+        ["insert", "customers", "4"],
+        ["update", "customers", "2"],
+        ["update", "customers", "4"],
+        ["delete", "customers", "3"],
+    ]
+    assert [line.split("  ")[-1] for line in told[1:2]] == [
+        "id=2 name=Ben vip=true (notes untouched: not told, and kept)"
+    ]
+    spelt = done.out.split("as each format would tell it")[1].split("Try next")[0]
+    assert [line.split()[0] for line in spelt.splitlines()[2:-1]] == list(changeglot.CODECS)
+    assert max(map(len, done.out.split("Try next")[0].splitlines())) <= 100
+    gone(done.err, tmp_path)
+
+
+def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "changeglot", "demo"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as demo:
+        assert demo.stderr is not None
+        said = ""
+        while "listens at" not in said:
+            said += demo.stderr.readline()
+        assert list(tmp_path.glob("changeglot-*/postgres"))
+        demo.send_signal(signal.SIGINT)
+        assert "Traceback" not in demo.stderr.read()
+    assert demo.returncode == cli.INTERRUPTED
+    gone(said, tmp_path)
+
+
+def gone(said: str, folder: Path) -> None:
+    """Neither the server that was told of nor anything that it had is there."""
+    assert not list(folder.glob("changeglot-*"))
+    (port,) = re.findall("listens at 127.0.0.1:([0-9]+)", said)
+    with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", int(port)), timeout=5):
+        pass
 
 
 def test_the_demo_finds_what_a_telling_says_otherwise(story: Story) -> None:

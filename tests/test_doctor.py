@@ -19,7 +19,6 @@ import psycopg
 import pymysql
 import pytest
 import yaml
-from databases import MariaDB, Postgres
 from pymysql.cursors import Cursor
 from recorded import until
 
@@ -27,6 +26,7 @@ from changeglot import cli, doctor
 from changeglot.capture import mydoctor, mysql, pgdoctor, postgres
 from changeglot.capture.findings import Finding, recorded
 from changeglot.capture.spool import Spool
+from changeglot.throwaway.databases import MariaDB, Postgres
 
 PASSWORD = "s3cret' word"
 NUMBERS = count()

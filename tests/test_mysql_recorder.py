@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import pymysql
 import pytest
-from databases import MariaDB
 from pymysql.cursors import Cursor
 
 from changeglot.capture import mychunks
@@ -25,6 +24,7 @@ from changeglot.capture.mysql import Lost, Recorder, Server, Snapshot, Unreachab
 from changeglot.capture.mytables import Tables
 from changeglot.capture.spool import Spool
 from changeglot.errors import ChangeglotError, ConfigError
+from changeglot.throwaway.databases import MariaDB
 
 PASSWORD = "pass 'word\\"
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from databases import Postgres
 from recorded import PASSWORD, Place, folded, freed, recording, table, until, written
 
 from changeglot.capture.postgres import InUse, Lost, Recorder, Rewritten, Unreachable, copy
 from changeglot.capture.spool import Spool
 from changeglot.errors import ChangeglotError, ConfigError
+from changeglot.throwaway.databases import Postgres
 
 
 def test_a_change_that_begins_where_the_recorded_ends_is_not_passed_over(place: Place) -> None:

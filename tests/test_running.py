@@ -6,7 +6,9 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +21,9 @@ from test_pipelines import canal, row
 from changeglot import cli
 from changeglot.demo.show import SHOP
 from changeglot.options import schema_of
+from changeglot.running import Progress
 from changeglot.sinks import SINKS
+from changeglot.sources.progress import Read, Reading, followed, note
 from changeglot.target import Upkeep
 
 ALL_EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.yaml"))
@@ -170,3 +174,55 @@ def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_room(
         assert spark.table(f"delta.`{lake}/full/orders`").count() == 400
     finally:
         subprocess.run(["umount", "-l", str(lake)], check=True)
+
+
+def test_how_far_rows_are_read_is_counted_by_the_pieces_that_tasks_have_read(tmp_path: Path) -> None:
+    pieces = [
+        (name, SimpleNamespace(of=of, rows=rows)) for name, of, rows in (("1", "a", 100), ("2", "a", 50), ("3", "b", 7))
+    ]
+    note(tmp_path, "1", 5)  # By one who was killed.
+    heard: list[Reading] = []
+    with followed(tmp_path, pieces, heard.append):
+        note(tmp_path, "1", 90)
+        while len(heard) < 2:
+            time.sleep(0.01)
+        note(tmp_path, "2", 60)
+        note(tmp_path, "3", 0)
+    assert heard[:2] == [{"a": Read(0, 150, 2), "b": Read(0, 7, 1)}, {"a": Read(90, 140, 1), "b": Read(0, 7, 1)}]
+    assert heard[-1] == {"a": Read(150, 150, 0), "b": Read(0, 0, 0)}
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("progress", "first", "last"),
+    [
+        (
+            Progress(quiet=False, shown=False, began=1),
+            "33%, 50 of about 150 rows read: a 50%, b 0%\n",
+            "150 rows of 2 tables read in ",
+        ),
+        (
+            Progress(quiet=False, shown=True),
+            "░░ 33%, 50 of about 150 rows read: a 50%, b 0%",
+            "150 rows of 2 tables read in ",
+        ),
+        (
+            Progress(quiet=True, shown=True, as_json=True, began=1),
+            '{"reading": {"a": {"rows": 50, "of_about": 100}, "b": {"rows": 0, "of_about": 50}}}\n',
+            '{"reading": {"a": {"rows": 100, "of_about": 100}, "b": {"rows": 50, "of_about": 50}}}\n',
+        ),
+        (Progress(quiet=True, shown=True), "", ""),
+    ],
+)
+def test_rows_that_are_read_are_told_as_who_listens_wants_it(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, progress: Progress, first: str, last: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    progress.hear({"a": Read(50, 100, 1), "b": Read(0, 50, 1)})
+    told = capfd.readouterr().err
+    assert first in told
+    assert bool(told) == bool(first)
+    progress.hear({"a": Read(100, 100, 0), "b": Read(50, 50, 0)})
+    told = capfd.readouterr().err
+    assert last in told
+    assert bool(told) == bool(last)

@@ -20,12 +20,12 @@ import pymysql
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from databases import Database, MariaDB, Postgres
-from service import Service, ServiceFailed, free
 from services import Kafka, RocketMQ, asked
 
 from changeglot import jars
 from changeglot.errors import MissingError
+from changeglot.throwaway.databases import Database, MariaDB, Postgres
+from changeglot.throwaway.service import Service, ServiceFailed, free
 
 #: RocketMQ's requests and answers: https://rocketmq.apache.org, RequestCode and ResponseCode.
 SEND, CREATE_TOPIC, MAX_OFFSET, ROUTE = 310, 17, 30, 105

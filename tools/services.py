@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
-from databases import MariaDB, Postgres
-from service import Service, ServiceFailed, free, received
 
 from changeglot import jars
 from changeglot.errors import ChangeglotError
+from changeglot.throwaway.databases import MariaDB, Postgres
+from changeglot.throwaway.service import Service, ServiceFailed, free, received
 
 FOLDER = Path(__file__).parent.parent / ".services"
 
@@ -287,7 +287,7 @@ def main() -> int:
             return 0
         if given.do == "up":
             up(given.folder, names)
-    except (ServiceFailed, ChangeglotError) as error:
+    except ChangeglotError as error:
         print(error, file=sys.stderr)
         return 1
     found = [SERVICES[name].found(given.folder) for name in names]

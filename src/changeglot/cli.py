@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import re
 import select
@@ -54,6 +55,9 @@ OPTION = "an option of a format, as `changeglot explain FORMAT` lists them; repe
 QUIET = "no progress, no summary, no warning of losses; bad messages are still reported"
 ON_LOSS = "what the new format cannot carry: leave it out, say so (warn), or write nothing"
 ACTION = "problems and counts; the messages; try them again after a fix; throw them away"
+FILES = "no database: the shop's life as files in all seven formats (also where no PostgreSQL can be had)"
+# What a JVM does that does not live for long: it compiles quickly rather than well.
+BRIEF = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 JAVA = "Spark needs Java 17 or 21; see that JAVA_HOME, or java on the PATH, is one of them."
 Rows = Callable[["DataFrame"], "DataFrame"]
 
@@ -176,7 +180,8 @@ def parser() -> argparse.ArgumentParser:
     made = command("explain", explain, "tell what a format carries, and what is lost between two", answer)
     made.add_argument("format", nargs="*", metavar="FORMAT", help="none: all; one: it; two: from, to")
     made.add_argument("--matrix", action="store_true", help="how much each format loses of each")
-    command("demo", demo, "show a small shop's life, told in all seven formats", quiet, spark)
+    made = command("demo", demo, "watch a small shop's database, or hear its life in seven formats", quiet, spark)
+    made.add_argument("--files", action="store_true", help=FILES)
     made = command("run", run, "apply the messages of a source to the tables of a sink", pipeline, quiet, spark)
     made.add_argument("--json", action="store_true", help="what was done, as JSON on stdout")
     when = made.add_mutually_exclusive_group()
@@ -304,15 +309,56 @@ def explain(arguments: argparse.Namespace) -> int:
 
 
 def demo(arguments: argparse.Namespace) -> int:
-    """Shows one small shop's life, told in all seven formats."""
-    from changeglot.demo import lake
+    """Shows a small shop: its database captured while it changes, or its life as files in all seven formats."""
+    from pyspark.sql import SparkSession
+
+    from changeglot.demo import lake, live
     from changeglot.demo.show import show
 
-    if not arguments.quiet:
-        print("changeglot: starting Spark, decoding, and making tables: a minute or so", file=sys.stderr)
-    # The folder is not known yet; what a session needs does not depend on it.
-    settings = lake.pipeline(Path()).session_settings()
-    return DONE if show(_session(arguments, **settings)) else FAILED
+    def say(text: str) -> None:
+        if not arguments.quiet:
+            print(f"changeglot: {text}", file=sys.stderr)
+
+    ours = SparkSession.getActiveSession() is None
+    with (
+        tempfile.TemporaryDirectory(prefix="changeglot-", ignore_cleanup_errors=True) as folder,
+        nullcontext() if arguments.files else live.opened(Path(folder), say) as shop,
+    ):
+        say("starting Spark; all of it takes a minute or so")
+        pipeline = shop.pipeline if shop else lake.pipeline(Path(folder))
+        spark = _session(arguments, **pipeline.session_settings(), **BRIEF)
+        try:
+            good = _apart(lambda: live.show(spark, shop) if shop else show(spark))
+        except (KeyboardInterrupt, SystemExit):
+            if ours:
+                # That Spark is gone is no news then, whichever thread finds it.
+                logging.disable()
+                threading.excepthook = lambda _: None
+                _halt(spark)
+                if shop:
+                    shop.query = None
+            raise
+    return DONE if good else FAILED
+
+
+def _apart(work: Callable[[], bool]) -> bool:
+    """Does the work in a thread of its own: an interrupt in the midst of a word with the JVM would garble the next."""
+    done: list[bool | BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except BaseException as error:  # noqa: BLE001  # It is raised where it is waited for.
+            done.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.1)
+    (found,) = done
+    if isinstance(found, BaseException):
+        raise found
+    return found
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -602,6 +648,8 @@ def _halt(spark: SparkSession) -> None:
     """Ends the JVM at once: tasks that went on would write to folders that are being removed."""
     process = getattr(spark.sparkContext._gateway, "proc", None)
     if process is not None:
+        # It would complain that the JVM is gone.
+        spark.sparkContext._accumulatorServer.shutdown()
         process.kill()
         process.wait()
 

@@ -7,6 +7,7 @@ ChangeglotError
 ├── SchemaChange       a table of the source changed as the pipeline was not told to follow (apply/schema.py)
 ├── Unreachable        a database that is captured cannot be reached now
 ├── Lost               it has forgotten changes that were not recorded
+├── ServiceFailed      a server to be thrown away does not start or answer (throwaway/service.py)
 ├── PipelineFailed     Spark, a disk or a service stopped a pipeline
 └── MissingError       Java, Spark or the kernel is missing or does not fit
 """

@@ -30,6 +30,7 @@ from changeglot.sinks.base import LakeSink, Mark
 from changeglot.sinks.delta import Delta
 from changeglot.sinks.messages import MessageSink
 from changeglot.sources.base import LANE, PLACE, SENT, MessageSource
+from changeglot.sources.progress import Hear, unheard
 from changeglot.tables import Tables
 from changeglot.target import Applied, Planned, TableWork, Target, Upkeep
 
@@ -109,12 +110,20 @@ class Pipeline:
         self._source.resync(tables)
 
     def run(
-        self, spark: SparkSession, *, once: bool = True, told: Callable[[Applied], None] = lambda _: None
+        self,
+        spark: SparkSession,
+        *,
+        once: bool = True,
+        told: Callable[[Applied], None] = lambda _: None,
+        hear: Hear = unheard,
     ) -> StreamingQuery:
-        """The running query; with `once` it ends when all that is there is applied. `told` hears of each batch."""
+        """The running query; with `once` it ends when all that is there is applied.
+
+        `told` hears of each batch, `hear` of the rows of a database that are read before its changes.
+        """
         writer: list[str] = []
         targets, begun = self.targets, _last_begun(spark, self.checkpoint)
-        recording = self._source.record(spark, once=once)
+        recording = self._source.telling(hear).record(spark, once=once)
         stream = self._source.messages(spark)
         # Files are numbered in a batch only. What a stream is planned with is built once, not with each batch.
         early = self.source.marked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections import Counter
@@ -15,6 +16,7 @@ from changeglot.errors import ChangeglotError, ConfigError, PipelineFailed, comp
 from changeglot.explain import table
 from changeglot.pipeline import Pipeline
 from changeglot.sending import Sending
+from changeglot.sources.progress import Progress
 from changeglot.target import Applied, Planned
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 _SHOWN = 2000
 #: What Spark says that it does while it waits for a source, and the seconds after which that is told.
 _ASKING, _PATIENCE = "Getting offsets from", 30
+#: Seconds between two lines of how far rows are read, where they stay; and letters of the bar where they do not.
+_NOW_AND_THEN, _BAR = 10, 20
 #: By what of their errors transports tell that messages are gone, and that nobody is there.
 _GONE = ("may have been lost", "KAFKA_DATA_LOSS", "OffsetGone", "OffsetOutOfRange")
 _AWAY = ("kafka.common.errors.TimeoutException", "BrokerNotAvailable", "Unreachable")
@@ -36,6 +40,7 @@ class Progress:
 
     quiet: bool
     shown: bool
+    as_json: bool = False
     begun: float = field(default_factory=time.monotonic)
     last: float = field(default_factory=time.monotonic)
     batches: int = 0
@@ -47,6 +52,40 @@ class Progress:
     waiting: int = 0
     asked: float = field(default_factory=time.monotonic)
     complaints: int = 0
+    began: float = 0
+    noted: float = 0
+    #: What the line of a terminal has: how far rows are read, and the last batch.
+    drawn: tuple[str, str] = ("", "")
+
+    def hear(self, reading: Progress) -> None:
+        """Tells how far rows of a database are read: a bar on a terminal, else a line now and then and at the end."""
+        now = time.monotonic()
+        if not self.began:
+            self.began = self.noted = now
+        rows, of, left = map(sum, zip(*reading.values(), strict=True))
+        drawn = self.shown and not self.quiet
+        if drawn:
+            to_go = (now - self.began) * (of - rows) / rows if rows else 0
+            line = f"{_bar(rows, of)} {_read(reading, rows, of)}"
+            self._draw(reading=f"{line}, {to_go:.0f} s to go" if to_go >= 1 else line if left else "")
+        if left and (drawn or now - self.noted < _NOW_AND_THEN):
+            return
+        self.noted = now
+        if self.as_json:
+            told = {name: {"rows": each.rows, "of_about": each.of} for name, each in reading.items()}
+            print(json.dumps({"reading": told}, ensure_ascii=False), file=sys.stderr, flush=True)
+        elif not self.quiet:
+            done = f"{rows:,} rows of {len(reading)} tables read in {now - self.began:.1f} s"
+            self.say(_read(reading, rows, of) if left else done)
+
+    def _draw(self, *, reading: str | None = None, batch: str | None = None) -> None:
+        """The line of a terminal, with something new in it."""
+        self.drawn = (
+            self.drawn[0] if reading is None else reading,
+            self.drawn[1] if batch is None else batch,
+        )
+        line = "; ".join(filter(None, self.drawn))[: shutil.get_terminal_size().columns - 1]
+        print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
 
     def tell(self, applied: Applied) -> None:
         now = time.monotonic()
@@ -72,7 +111,10 @@ class Progress:
         rate = f"{changes:,} changes of {len(applied.tables)} tables in {seconds:.1f} s"
         rate += f" ({changes / seconds:,.0f}/s)" if seconds > 0 else ""
         line = f"batch {applied.batch}: {rate}{behind}{self._waiting()}{bad}"
-        print(f"\r\033[K{line}" if self.shown else line, end="" if self.shown else "\n", file=sys.stderr, flush=True)
+        if self.shown:
+            self._draw(batch=line)
+        else:
+            self.say(line)
 
     def _waiting(self) -> str:
         """How many messages the source still had when the batch before was cut."""
@@ -94,7 +136,8 @@ class Progress:
             self.say("the source answers again")
 
     def say(self, line: str) -> None:
-        print(f"\r\033[K{line}" if self.shown else line, file=sys.stderr)
+        """A line that stays."""
+        print(f"\r\033[K{line}" if self.shown else line, file=sys.stderr, flush=True)
 
     def summary(self) -> dict[str, Any]:
         """Any: numbers and texts, as JSON has them."""
@@ -107,6 +150,24 @@ class Progress:
             "lost": {spoken: dict(sorted(fields.items())) for spoken, fields in sorted(self.lost.items())},
             "seconds": round(time.monotonic() - self.begun, 1),
         }
+
+
+def _read(reading: Progress, rows: int, of: int) -> str:
+    """How many rows of all were read, and how far the tables are that are not done."""
+    told = f"{_percent(rows, of)}, {rows:,} of about {of:,} rows read"
+    unread = [f"{name} {_percent(each.rows, each.of)}" for name, each in reading.items() if each.left]
+    more = f" and {len(unread) - 3} more tables" if len(unread) > 3 else ""
+    return f"{told}: {', '.join(unread[:3])}{more}" if unread else told
+
+
+def _percent(rows: int, of: int) -> str:
+    return f"{100 * rows // of if of else 100}%"
+
+
+def _bar(rows: int, of: int) -> str:
+    full, empty = "█░" if "utf" in (sys.stderr.encoding or "").lower() else "#."
+    done = _BAR * rows // of if of else _BAR
+    return full * done + empty * (_BAR - done)
 
 
 def _ago(moment: datetime) -> str:
@@ -151,10 +212,10 @@ def run(pipeline: Pipeline, spark: SparkSession, *, once: bool, quiet: bool, as_
     """Runs it to its end; true if nothing went to the quarantine."""
     from pyspark.errors import StreamingQueryException
 
-    progress = Progress(quiet=quiet or as_json, shown=sys.stderr.isatty())
+    progress = Progress(quiet=quiet or as_json, shown=sys.stderr.isatty(), as_json=as_json and not quiet)
     pipeline.check(spark)
     hearts = Hearts([target for target in pipeline.targets if isinstance(target, Sending) and target.sink.heartbeat])
-    query = pipeline.run(spark, once=once, told=progress.tell)
+    query = pipeline.run(spark, once=once, told=progress.tell, hear=progress.hear)
     try:
         # In short steps: an interrupt is not heard within one.
         while not query.awaitTermination(1):

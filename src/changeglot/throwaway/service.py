@@ -1,4 +1,4 @@
-"""What all services of `services.py` have in common: one process, its folder and its ports."""
+"""What all servers that are thrown away have in common: one process, its folder and its ports."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, ClassVar, Self
 
+from changeglot.errors import ChangeglotError
+
 #: Seconds in which a service that is well has started, or ended, on a machine that is busy.
 PATIENCE = 120
 #: Below those that the system gives to clients: a client that knocks at a dead service's port may be given just that.
@@ -32,7 +34,7 @@ if os.getppid() == int(sys.argv[2]):
 """
 
 
-class ServiceFailed(Exception):
+class ServiceFailed(ChangeglotError):
     """A service did not start, end or answer; what it said last is in the message."""
 
 
