@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -29,8 +30,12 @@ from services import Kafka
 from test_postgres_recorder import TYPES
 
 from changeglot import config
+from changeglot.capture import part
+from changeglot.capture.spool import Spool
+from changeglot.codecs import CODECS
 from changeglot.model import Op
 from changeglot.pipeline import Pipeline
+from changeglot.sources.capture import Captured
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 #: How often the pipeline is killed.
@@ -69,6 +74,17 @@ class Shop(Place):
     def schema(self) -> tuple[str, ...]:
         """Before the name of a table of the sink."""
         return (self.name, "public")
+
+    @property
+    def log_end(self) -> int:
+        return int(self.sql("SELECT pg_current_wal_insert_lsn() - '0/0'")[0][0])
+
+    def transaction(self, *statements: str) -> str:
+        """What the database calls it."""
+        self.sql("BEGIN", *statements)
+        ((number,),) = self.sql("SELECT pg_current_xact_id()::text")
+        self.sql("COMMIT")
+        return str(number)
 
     def restart(self) -> None:
         self.postgres.restart()
@@ -126,6 +142,15 @@ class Store:
     @property
     def schema(self) -> tuple[str, ...]:
         return (self.name,)
+
+    @property
+    def log_end(self) -> int:
+        file, place, *_ = self.sql("SHOW MASTER STATUS")[0]
+        return int(file.rpartition(".")[2]) << 32 | int(place)
+
+    def transaction(self, *statements: str) -> str:
+        """What the database calls it."""
+        return str(self.sql("BEGIN", *statements, "COMMIT", "SELECT @@last_gtid")[0][0])
 
     def restart(self) -> None:
         self.mariadb.restart()
@@ -210,6 +235,119 @@ def test_every_type_comes_the_same_through_rows_and_changes(shop: Shop, spark: S
     assert shown["money"] == "-$1,234.50"
     assert shown["bit(4)"] == "1010"
     assert shown["timestamptz"].isoformat() == "2024-03-31T00:30:00.123456"
+
+
+def told(place: Shop | Store, spark: SparkSession, *changes: str) -> tuple[str, dict[str, list[Any]]]:
+    """What the database calls a transaction of these changes, and all messages of a capture, by format. Any: JSON."""
+    sinks = [{"type": "files", "path": str(place.folder / name), "format": name, "topic": "all"} for name in CODECS]
+    words = {"source": place.source, "sink": sinks, "tables": [{"match": "*"}], "checkpoint": str(place.folder / "c")}
+    made = config.pipeline(words, name=place.name)
+    source = made.source.beside(f"{made.checkpoint}/changeglot")
+    assert isinstance(source, Captured)
+    recorder = part(source.name).Recorder(source.server, Spool(source.folder))
+    # Rows as they are, and what comes after, in one batch.
+    source._read(spark, recorder, recorder.prepare())
+    called = place.transaction(*changes)
+    place.sql("DELETE FROM item WHERE id = 2", "TRUNCATE TABLE item")
+    run_through(made, spark)
+    found: dict[str, list[Any]] = {}
+    for name in CODECS:
+        (path,) = (place.folder / name).glob("*/*/part-*")
+        found[name] = [json.loads(line) for line in path.read_text().splitlines()]
+    return called, found
+
+
+def test_every_format_tells_what_the_database_knows_of_a_change(place: Shop | Store, spark: SparkSession) -> None:
+    place.sql(
+        "CREATE TABLE item (id int PRIMARY KEY, name varchar(20), amount decimal(10,2))",
+        "INSERT INTO item VALUES (1, 'one', 1.50), (2, NULL, 2)",
+    )
+    postgres, schema = isinstance(place, Shop), "public" if isinstance(place, Shop) else place.name
+    before, begun = place.log_end, int(time.time())
+    called, messages = told(
+        place,
+        spark,
+        "INSERT INTO item VALUES (3, 'three', 3)",
+        "UPDATE item SET id = 4 WHERE id = 3",
+        "UPDATE item SET name = 'x' WHERE id = 1",
+    )
+    # A change of the key is two. A snapshot's rows have no place in the log.
+    orders = [0, 2, 3, 4, 0, 0]
+
+    headers = [each["headers"] for each in messages["electric"]]
+    rows, controls = [[each for each in headers if word in each] for word in ("operation", "control")]
+    assert [sorted(each) for each in rows[:2]] == [["operation", "relation"]] * 2
+    lsns = [int(each["lsn"]) for each in rows[2:]]
+    assert lsns[:4] == [lsns[0]] * 4
+    assert before <= lsns[0] < lsns[4] < place.log_end
+    assert [each["op_position"] for each in rows[2:]] == orders[:5]
+    assert [each.get("last") for each in rows[2:]] == [None, None, None, True, True]
+    assert rows[2]["txids"] == [int(called) if postgres else called]
+    assert rows[3]["key_change_to"] == f'"{schema}"."item"/"4"'
+    assert rows[4]["key_change_from"] == f'"{schema}"."item"/"3"'
+    assert [each["control"] for each in controls] == ["snapshot-end", "must-refetch"][not postgres :]
+    if postgres:
+        assert headers.index(controls[0]) == 2
+        assert int(controls[0]["xmin"]) <= int(controls[0]["xmax"]) <= int(called)
+        assert called not in controls[0]["xip_list"]
+
+    for name in ("oms", "oms-typed"):
+        metas = [each["allMetaData"] for each in messages[name]]
+        assert [each["checkpoint"] for each in metas[:2]] == ["id=1", "id=2"]
+        assert [each.get("storeDataSequence") for each in metas[:7]] == [None, None, *lsns]
+        assert lsns[4] < metas[7]["storeDataSequence"] < place.log_end
+        assert all(each["checkpoint"] == each["timestamp"] for each in metas[2:])
+        assert begun <= int(metas[2]["timestamp"]) <= time.time()
+        assert {each["source_identity"] for each in metas} == {place.source.get("origin") or "127.0.0.1"}
+        assert metas[2]["uniqueId"] == called
+        assert messages[name][7]["postStruct"]["ddl"].startswith("TRUNCATE TABLE")
+
+    canal = messages["canal"]
+    assert [each["type"] for each in canal[1:]] == ["ROW", "INSERT", "DELETE", "INSERT", "UPDATE", "DELETE", "TRUNCATE"]
+    assert canal[0]["sqlType"] == {"id": 4, "name": 12, "amount": 2 if postgres else 3}
+    assert canal[0]["mysqlType"].keys() == canal[0]["sqlType"].keys()
+    assert canal[0]["pkNames"] == ["id"]
+    assert begun <= canal[2]["es"] // 1000 <= canal[2]["ts"] // 1000 <= time.time()
+    assert canal[7]["sql"] == messages["oms"][7]["postStruct"]["ddl"]
+
+    payloads = [each["payload"] for each in messages["dataworks"]]
+    assert [each["scn"] for each in payloads[:7]] == [None, None, *map(str, lsns)]
+    assert payloads[2]["timestamp"] == {"eventTime": canal[2]["es"], "systemTime": canal[2]["ts"]}
+
+    metas = [each["meta"] for each in messages["shareplex"]]
+    assert [each["seq"] for each in metas[2:]] == orders
+    assert [each["scn"] for each in metas[2:7]] == list(map(str, lsns))
+    assert metas[2]["trans"] == called
+
+    payloads = [each["payload"] for each in messages["arcion"] if each != "default"]
+    assert [each["transaction"]["total_order"] for each in payloads[2:]] == orders[:5]
+    assert payloads[2]["transaction"]["id"] == called
+    ((version,),) = place.sql("SHOW server_version" if postgres else "SELECT version()")
+    numbers: dict[str, int | str | None] = {"file": None, "pos": lsns[0], "gtid": None, "server_id": None}
+    if not postgres:
+        ((server,),) = place.sql("SELECT @@server_id")
+        numbers = {"file": f"binlog.{before >> 32:06d}", "pos": lsns[0] & 0xFFFFFFFF, "gtid": called}
+        numbers["server_id"] = str(server)
+    for payload, row in zip(payloads[2:6], (0, 2, 2, 4), strict=True):
+        assert payload["source"] == {
+            **numbers,
+            "version": re.split(r"[ -]", version)[0],
+            "connector": "POSTGRESQL" if postgres else "MARIADB",
+            "name": place.source.get("origin") or "127.0.0.1",
+            "db": place.name,
+            "schema": schema if postgres else None,
+            "table": "item",
+            "row": row,
+            "ts_ms": canal[2]["es"],
+            "snapshot": "false",
+            # MariaDB does not write who did it; MySQL does.
+            "thread": None,
+            "query": None,
+        }
+    assert payloads[2]["ts_ms"] == canal[2]["ts"]
+    empty = ("file", "pos", "gtid", "server_id", "row", "ts_ms")
+    assert (payloads[0]["op"], payloads[0]["source"]["snapshot"]) == ("r", "true")
+    assert not any(payloads[0]["source"][name] for name in empty)
 
 
 class Life:

@@ -22,14 +22,14 @@ from changeglot.apply.rows import settled
 from changeglot.apply.tidings import Told, tables, watched
 from changeglot.held import MESSAGE, Quarantine
 from changeglot.layout import decode, decode_by
-from changeglot.model import CHANGE
+from changeglot.model import CHANGE, Op
 from changeglot.notes import Notes
 from changeglot.seen import seen
 from changeglot.sending import Sending
 from changeglot.sinks.base import LakeSink, Mark
 from changeglot.sinks.delta import Delta
 from changeglot.sinks.messages import MessageSink
-from changeglot.sources.base import LANE, PLACE, SENT, MessageSource
+from changeglot.sources.base import LANE, PLACE, SENT, TAKEN, MessageSource
 from changeglot.tables import Tables
 from changeglot.target import Applied, Planned, TableWork, Target, Upkeep
 
@@ -178,6 +178,9 @@ class Pipeline:
         return self._decoded(messages.withColumn(MESSAGE, F.struct("key", "value")))
 
     def _applied(self, changes: DataFrame, target: Target | Sending, mark: Mark) -> Applied:
+        if self.source.decoder and not (isinstance(target, Sending) and Op.SNAPSHOT_END in target.codec.speaks):
+            # It is no change, and nothing is lost by one who has no word for it.
+            changes = changes.where(~F.col("op").eqNullSafe(F.lit(Op.SNAPSHOT_END)))
         applied = target.apply(changes, mark)
         logger.info("batch applied", extra={"pipeline": target.name, "batch": mark.batch})
         return applied
@@ -185,7 +188,11 @@ class Pipeline:
     def _decoded(self, messages: DataFrame) -> DataFrame:
         """The changes with their ORDER."""
         if decoder := self.source.decoder:
-            return _ordered(decode_by(decoder, messages))
+            changes = decode_by(decoder, messages)
+            if TAKEN in changes.columns:
+                taken = F.when(F.col("problem").isNull(), F.col(TAKEN))
+                changes = changes.withColumn("produced_at", F.coalesce("produced_at", taken)).drop(TAKEN)
+            return _ordered(changes)
         return _ordered(decode(messages, self.format, tables=self._known(), options=self.options))
 
     def _known(self) -> Tables:

@@ -49,6 +49,9 @@ class Snapshot:
     #: As database.table.
     tables: tuple[str, ...]
     chunks: list[Chunk]
+    #: There are no numbers of transactions by which it could be said what the rows are; each chunk has its position.
+    ends: bytes = b""
+    reached: str = ""
 
     def close(self) -> None:
         """Nothing is held."""

@@ -6,6 +6,7 @@ that was not told. The fields of a line by its first one:
 | op               | fields                                                                                        |
 |------------------|-----------------------------------------------------------------------------------------------|
 | `r`              | op, relation, place, then the values of a row that a snapshot read                              |
+| `e`              | op, relation, place, then xmin, xmax, xip_list as JSON: all rows of a snapshot came before |
 | `i`, `u`, `d`    | op, relation, position, order, last, transaction, committed, facts, old, then values            |
 | `t`              | the same, without values: the table was emptied                                                |
 | `q`              | the same, and one value: a statement (DDL)                                                     |

@@ -16,6 +16,8 @@ PLACE = "place"
 #: Columns of a transport that may give a message twice: what keeps its messages in order (a partition, a queue), and
 #: what a pipeline that sent the message wrote on it; NULL on others' messages.
 LANE, SENT = "__read_from", "__sent_as"
+#: A column of a source that makes its messages itself: when it had what they tell, TIMESTAMP.
+TAKEN = "__taken_at"
 
 
 class Recording:
@@ -72,4 +74,7 @@ class MessageSource(ABC):
 
     @abstractmethod
     def placed(self, batch: DataFrame) -> DataFrame:
-        """DataFrame<key BINARY, value BINARY, place STRING> of a batch of them; if `marked`, LANE and SENT too."""
+        """DataFrame<key BINARY, value BINARY, place STRING> of a batch of them; if `marked`, LANE and SENT too.
+
+        It may have TAKEN.
+        """

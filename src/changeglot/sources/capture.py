@@ -23,16 +23,18 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from changeglot.capture import part
-from changeglot.capture.lines import Lines
+from changeglot.capture.lines import SNAPSHOT, Lines
 from changeglot.capture.spool import Spool, described, durable, move
 from changeglot.errors import ChangeglotError, ConfigError, complaint
 from changeglot.options import option
-from changeglot.sources.base import PLACE, MessageSource, Recording
+from changeglot.sources.base import PLACE, TAKEN, MessageSource, Recording
 
 logger = logging.getLogger(__name__)
 
 #: Bytes of segments that a batch takes; a transaction that is larger is one batch.
 _BATCH = 256 << 20
+#: Nanoseconds: Spark orders the files of a stream by milliseconds.
+_STEP = 1_000_000
 #: How often a table is read again that was written anew meanwhile.
 _TRIES = 3
 
@@ -42,6 +44,9 @@ class Rows(Protocol):
 
     tables: Sequence[str]
     chunks: Sequence[Any]
+    #: Lines that come after all of them, and the position as of which all tables are then, if there is one.
+    ends: bytes
+    reached: str
 
     def close(self) -> None: ...
 
@@ -124,10 +129,18 @@ class Captured(MessageSource):
         name = f"r{time.time_ns():020d}"
         pieces = [(f"{name}-{number:06d}.lines", piece) for number, piece in enumerate(rows.chunks)]
         # In the order of their files before all that was recorded meanwhile, whatever clock a task has.
-        copy = partial(_copy, self.copy(rows), str(self.folder), time.time_ns())
+        at = time.time_ns()
+        copy = partial(_copy, self.copy(rows), str(self.folder), at)
         count = min(len(pieces), self.readers)
         if pieces:
             spark.sparkContext.parallelize([pieces[n::count] for n in range(count)], count).foreach(copy)
+        if rows.ends:
+            reached = f"~{rows.reached}" if rows.reached else ""
+            end = self.folder / "rows" / f"{name}-{len(pieces):06d}{reached}.lines"
+            durable(end, rows.ends)
+            # The next in order: a batch may end before it.
+            os.utime(end, ns=(at + _STEP, at + _STEP))
+            move(end, self.folder / "segments" / end.name)
 
     def messages(self, spark: SparkSession) -> DataFrame:
         reader = spark.readStream.format("text").schema("value STRING").option("lineSep", "\n")
@@ -136,7 +149,7 @@ class Captured(MessageSource):
 
     def sample(self, spark: SparkSession) -> DataFrame:
         if not (self.folder / "segments").exists():
-            return spark.createDataFrame([], "value STRING, file_name STRING")
+            return spark.createDataFrame([], "value STRING, file_name STRING, file_modification_time TIMESTAMP")
         lines = spark.read.format("text").schema("value STRING").option("lineSep", "\n")
         return _facts(lines.load(str(self.folder / "segments")))
 
@@ -144,11 +157,12 @@ class Captured(MessageSource):
         known = [(path.stem, path.read_bytes()) for path in (self.folder / "relations").glob("*.json")]
         relations = batch.sparkSession.createDataFrame(known, "__relation STRING, key BINARY")
         field_ = partial(F.split_part, F.col("value"), F.lit("\t"))
-        told = F.when(F.left("value", F.lit(1)) != "r", field_(F.lit(4)))
+        told = F.when(~F.left("value", F.lit(1)).isin(*SNAPSHOT), field_(F.lit(4)))
         lines = batch.select(
             F.col("value").cast("binary").alias("value"),
             F.concat_ws(" ", "file_name", field_(F.lit(3)), told).alias(PLACE),
             field_(F.lit(2)).alias("__relation"),
+            F.col("file_modification_time").alias(TAKEN),
         )
         return lines.join(F.broadcast(relations), "__relation", "left").drop("__relation")
 
@@ -161,7 +175,7 @@ def _said(problem: Exception) -> ChangeglotError:
 
 
 def _facts(lines: DataFrame) -> DataFrame:
-    return lines.select("value", F.col("_metadata.file_name"))
+    return lines.select("value", "_metadata.file_name", "_metadata.file_modification_time")
 
 
 def _copy(copy: Copy, folder: str, at: int, pieces: Iterable[tuple[str, Any]]) -> None:
