@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from datetime import UTC
 from decimal import Decimal
@@ -24,18 +24,22 @@ import pytest
 from conftest import Run, lakes
 from databases import MariaDB, Postgres
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
 from recorded import NUMBERS, PASSWORD, Place, dropped
 from services import Kafka
 from test_postgres_recorder import TYPES
 
-from changeglot import config
+from changeglot import config, positions
 from changeglot.capture import part
 from changeglot.capture.spool import Spool
 from changeglot.codecs import CODECS
 from changeglot.model import Op
 from changeglot.pipeline import Pipeline
+from changeglot.sinks.base import Mark
+from changeglot.sources.base import Reached
 from changeglot.sources.capture import Captured
+from changeglot.target import Applied
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 #: How often the pipeline is killed.
@@ -185,9 +189,21 @@ def content(place: Shop | Store, warehouse: Path, sink: str = "delta", **words: 
     }
 
 
-def run_through(made: Pipeline, spark: SparkSession) -> None:
+def run_through(made: Pipeline, spark: SparkSession) -> list[Applied]:
+    told: list[Applied] = []
     made.check(spark)
-    made.run(spark).awaitTermination()
+    made.run(spark, told=told.append).awaitTermination()
+    return told
+
+
+def run_with(made: Pipeline, spark: SparkSession, change: Callable[[], None]) -> list[Applied]:
+    """The rows as they are, and what changes after that, in one batch."""
+    source = made.source.beside(f"{made.checkpoint}/changeglot")
+    assert isinstance(source, Captured)
+    recorder = part(source.name).Recorder(source.server, Spool(source.folder))
+    source._read(spark, recorder, recorder.prepare())
+    change()
+    return run_through(made, spark)
 
 
 def test_every_type_comes_the_same_through_rows_and_changes(shop: Shop, spark: SparkSession, warehouse: Path) -> None:
@@ -209,7 +225,8 @@ def test_every_type_comes_the_same_through_rows_and_changes(shop: Shop, spark: S
     far = {name: "text" for name, kind in columns.items() if kind in ("date", "timestamp", "timestamp(0)")}
     rules = [{"match": "*", "mode": ["scd1", "append"], "columns": far}]
     made = config.pipeline(content(shop, warehouse, tables=rules), name=shop.name)
-    run_through(made, spark)
+    (applied,) = run_through(made, spark)
+    assert shop.sql(f"SELECT '{applied.position}' <= pg_current_wal_lsn()") == [(True,)], "that of the snapshot"
     both(3)
     run_through(made, spark)
     quarantined = made.quarantined(spark)
@@ -242,19 +259,18 @@ def told(place: Shop | Store, spark: SparkSession, *changes: str) -> tuple[str, 
     sinks = [{"type": "files", "path": str(place.folder / name), "format": name, "topic": "all"} for name in CODECS]
     words = {"source": place.source, "sink": sinks, "tables": [{"match": "*"}], "checkpoint": str(place.folder / "c")}
     made = config.pipeline(words, name=place.name)
-    source = made.source.beside(f"{made.checkpoint}/changeglot")
-    assert isinstance(source, Captured)
-    recorder = part(source.name).Recorder(source.server, Spool(source.folder))
-    # Rows as they are, and what comes after, in one batch.
-    source._read(spark, recorder, recorder.prepare())
-    called = place.transaction(*changes)
-    place.sql("DELETE FROM item WHERE id = 2", "TRUNCATE TABLE item")
-    run_through(made, spark)
+    called: list[str] = []
+
+    def change() -> None:
+        called.append(place.transaction(*changes))
+        place.sql("DELETE FROM item WHERE id = 2", "TRUNCATE TABLE item")
+
+    run_with(made, spark, change)
     found: dict[str, list[Any]] = {}
     for name in CODECS:
         (path,) = (place.folder / name).glob("*/*/part-*")
         found[name] = [json.loads(line) for line in path.read_text().splitlines()]
-    return called, found
+    return called[0], found
 
 
 def test_every_format_tells_what_the_database_knows_of_a_change(place: Shop | Store, spark: SparkSession) -> None:
@@ -348,6 +364,44 @@ def test_every_format_tells_what_the_database_knows_of_a_change(place: Shop | St
     empty = ("file", "pos", "gtid", "server_id", "row", "ts_ms")
     assert (payloads[0]["op"], payloads[0]["source"]["snapshot"]) == ("r", "true")
     assert not any(payloads[0]["source"][name] for name in empty)
+
+
+def published(made: Pipeline, spark: SparkSession) -> list[Row]:
+    return (
+        spark.table(made.sink.identifier(*positions.TABLE))
+        .where(F.col("pipeline") == made.name)
+        .orderBy("batch")
+        .collect()
+    )
+
+
+def test_one_position_is_published_and_all_tables_are_as_of_it(
+    place: Shop | Store, spark: SparkSession, warehouse: Path
+) -> None:
+    place.sql(*(f"CREATE TABLE {table} (id int PRIMARY KEY, n int)" for table in "ab"))
+    place.sql(*(f"INSERT INTO {table} VALUES (1, 1)" for table in "ab"))
+    made = config.pipeline(content(place, warehouse, tables=[{"match": "*"}]), name=place.name)
+    ends: list[int] = []
+
+    def change() -> None:
+        place.transaction("UPDATE a SET n = 2", "UPDATE b SET n = 2")
+        ends.append(place.log_end)
+
+    (applied,) = run_with(made, spark, change)
+    ends.append(place.log_end)
+    place.transaction("UPDATE a SET n = 3", "UPDATE b SET n = 3")
+    for table in "ab":
+        rows = spark.table(made.sink.identifier(*place.schema, table)).collect()
+        assert [row["n"] for row in rows] == [2]
+    (line,) = published(made, spark)
+    assert (line["position"], line["batch"]) == (applied.position, applied.batch)
+    file, at = (0, *line["numbers"])[-2:]
+    assert ends[0] <= int(file) << 32 | int(at) <= ends[1]
+    # A batch that is applied again says nothing again.
+    for number in (1, 2):
+        positions.publish(spark, made.sink, "again", Reached(str(number), (number,)), Mark("again", 0))
+    found = spark.table(made.sink.identifier(*positions.TABLE)).where("pipeline = 'again'")
+    assert [row["position"] for row in found.collect()] == ["1"]
 
 
 class Life:
@@ -460,7 +514,7 @@ def test_a_mirror_equals_the_database_whoever_is_killed_when(
     place: Shop | Store, spark: SparkSession, warehouse: Path
 ) -> None:
     rng = random.Random(7)
-    words = content(place, warehouse)
+    words = content(place, warehouse, name=f"killed-{place.name}")
     life = Life(place, 11)
     victim = Victim(place.folder, words, warehouse)
     try:
@@ -473,15 +527,21 @@ def test_a_mirror_equals_the_database_whoever_is_killed_when(
             victim.kill(process, all_of_it=bool(number % 2))
     finally:
         life.end()
-    made = config.pipeline({**words, "name": "killed-delta"}, name="")
+    made = config.pipeline(words, name="")
     run_through(made, spark)
     assert life.done > 100
     assert made.quarantined(spark) is None
+    lines = published(made, spark)
+    reached = [line["numbers"] for line in lines]
+    assert reached == sorted(reached)
+    assert len({line["batch"] for line in lines}) == len(lines)
     for table in "ab":
         wanted = {row[0]: row[1:] for row in place.sql(f"SELECT * FROM {table}")}
         found = spark.table(made.sink.identifier(*place.schema, table)).collect()
         told = {row["id"]: tuple(row[name] for name in Life.COLUMNS) for row in found}
         assert told.keys() == wanted.keys()
+        log = spark.table(made.sink.identifier(*place.schema, f"{table}__log"))
+        assert log.agg(F.max("position")).collect()[0][0] < reached[-1]
         again = replayed(spark, made, place, table)
         assert again.keys() == wanted.keys()
         for key, (name, amount, body, at) in wanted.items():

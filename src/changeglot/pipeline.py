@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from changeglot import held, jars
+from changeglot import held, jars, positions
 from changeglot.apply import types
 from changeglot.apply.order import ORDER, number, order
 from changeglot.apply.route import Rule
@@ -29,7 +29,7 @@ from changeglot.sending import Sending
 from changeglot.sinks.base import LakeSink, Mark
 from changeglot.sinks.delta import Delta
 from changeglot.sinks.messages import MessageSink
-from changeglot.sources.base import LANE, PLACE, SENT, TAKEN, MessageSource
+from changeglot.sources.base import LANE, PLACE, SENT, TAKEN, MessageSource, Reached
 from changeglot.tables import Tables
 from changeglot.target import Applied, Planned, TableWork, Target, Upkeep
 
@@ -169,9 +169,30 @@ class Pipeline:
             if facts()["marked"]:
                 changes = settled(_ordered(seen(changes, notes, mark.batch).once()))
             changes = changes.drop(LANE, SENT)
+        elif (latest := self.source.latest) is not None:
+            staged, facts = watched(staged, {"latest": F.max(latest)})
+            changes = settled(staged)
+            applied = self._in_all(changes, targets, mark)
+            found = facts()["latest"]
+            reached = self._source.reached(found) if found else None
+            return self._published(staged.sparkSession, applied, reached, mark)
         else:
             changes = settled(staged)
+        return self._in_all(changes, targets, mark)
+
+    def _in_all(self, changes: DataFrame, targets: Sequence[Target | Sending], mark: Mark) -> Applied:
         return Applied.together({self._label(n): self._applied(changes, t, mark) for n, t in enumerate(targets)})
+
+    def _published(self, spark: SparkSession, applied: Applied, reached: Reached | None, mark: Mark) -> Applied:
+        """What a batch did, which all sinks have; and where the source's log is by that, for readers too."""
+        if reached is None:
+            return applied
+        for sink in self.sinks:
+            if isinstance(sink, LakeSink):
+                positions.publish(spark, sink, self.name, reached, mark)
+                if self.upkeep.due(mark):
+                    sink.tidy(spark, sink.identifier(*positions.TABLE), self.upkeep.keep_hours)
+        return replace(applied, position=reached.text)
 
     def _changes(self, messages: DataFrame) -> DataFrame:
         # Decoding keeps the bytes of bad messages only; a change may prove bad when it is applied.
@@ -179,8 +200,7 @@ class Pipeline:
 
     def _applied(self, changes: DataFrame, target: Target | Sending, mark: Mark) -> Applied:
         if self.source.decoder and not (isinstance(target, Sending) and Op.SNAPSHOT_END in target.codec.speaks):
-            # It is no change, and nothing is lost by one who has no word for it.
-            changes = changes.where(~F.col("op").eqNullSafe(F.lit(Op.SNAPSHOT_END)))
+            changes = _without_ends(changes)
         applied = target.apply(changes, mark)
         logger.info("batch applied", extra={"pipeline": target.name, "batch": mark.batch})
         return applied
@@ -203,7 +223,7 @@ class Pipeline:
     def plan(self, spark: SparkSession) -> list[Planned]:
         """What would be made of what the source has now; nothing is written."""
         source = self._source
-        changes = self._decoded(source.placed(source.sample(spark)))
+        changes = _without_ends(self._decoded(source.placed(source.sample(spark))))
         told = tables(changes).tables
         return [planned for target in self.targets for planned in self._planned(target, changes, told)]
 
@@ -276,6 +296,11 @@ def _ordered(changes: DataFrame) -> DataFrame:
     # A message's changes have one place; which of them it is orders them.
     place = F.concat_ws(".", F.col(PLACE), number(F.col("ordinal").cast("string")))
     return changes.withColumn(ORDER, order(change, place))
+
+
+def _without_ends(changes: DataFrame) -> DataFrame:
+    """Less what tells where rows end: it is no change of a table, and nothing is lost by who has no word for it."""
+    return changes.where(~F.col("op").eqNullSafe(F.lit(Op.SNAPSHOT_END)))
 
 
 def _quarantined(spark: SparkSession, target: Target | Sending, ids: Sequence[str], table: str) -> DataFrame | None:

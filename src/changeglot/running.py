@@ -44,6 +44,7 @@ class Progress:
     passed_over: Counter[str] = field(default_factory=Counter)
     untold: int = 0
     lost: dict[str, Counter[str]] = field(default_factory=dict)
+    position: str | None = None
     waiting: int = 0
     asked: float = field(default_factory=time.monotonic)
     complaints: int = 0
@@ -55,6 +56,7 @@ class Progress:
         self.batches += 1
         self.quarantined += applied.quarantined
         self.untold += applied.untold
+        self.position = applied.position or self.position
         self.tables.update(applied.tables)
         for name in applied.passed_over.keys() - self.passed_over.keys():
             self.say(f"{name}: no rule of the pipeline takes this table; its changes are passed over")
@@ -105,6 +107,7 @@ class Progress:
             "passed_over": dict(sorted(self.passed_over.items())),
             "untold": self.untold,
             "lost": {spoken: dict(sorted(fields.items())) for spoken, fields in sorted(self.lost.items())},
+            "position": self.position,
             "seconds": round(time.monotonic() - self.begun, 1),
         }
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from changeglot.codecs.base import Decoder
@@ -18,6 +18,13 @@ PLACE = "place"
 LANE, SENT = "__read_from", "__sent_as"
 #: A column of a source that makes its messages itself: when it had what they tell, TIMESTAMP.
 TAKEN = "__taken_at"
+
+
+class Reached(NamedTuple):
+    """A place in a source's log: in the source's words, and as numbers that compare with the positions of changes."""
+
+    text: str
+    numbers: tuple[int, ...]
 
 
 class Recording:
@@ -59,6 +66,15 @@ class MessageSource(ABC):
     def record(self, spark: SparkSession, *, once: bool) -> Recording:
         """Begins what goes on beside the stream; with `once`, all that there is now is there when it returns."""
         return Recording()
+
+    @property
+    def latest(self) -> Column | None:
+        """STRING of a message that was `placed`, of which `reached` takes a batch's greatest; None if it has no log."""
+        return None
+
+    def reached(self, latest: str) -> Reached | None:
+        """Up to where of the log all is told; None if what is told is not yet as of one moment."""
+        return None
 
     @abstractmethod
     def check(self, spark: SparkSession) -> None:

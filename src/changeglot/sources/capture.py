@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -27,7 +27,7 @@ from changeglot.capture.lines import SNAPSHOT, Lines
 from changeglot.capture.spool import Spool, described, durable, move
 from changeglot.errors import ChangeglotError, ConfigError, complaint
 from changeglot.options import option
-from changeglot.sources.base import PLACE, TAKEN, MessageSource, Recording
+from changeglot.sources.base import PLACE, TAKEN, MessageSource, Reached, Recording
 
 logger = logging.getLogger(__name__)
 
@@ -153,9 +153,33 @@ class Captured(MessageSource):
         lines = spark.read.format("text").schema("value STRING").option("lineSep", "\n")
         return _facts(lines.load(str(self.folder / "segments")))
 
+    @property
+    def _relations(self) -> list[tuple[str, bytes]]:
+        """The relations of the spool, by their names in lines."""
+        return [(path.stem, path.read_bytes()) for path in (self.folder / "relations").glob("*.json")]
+
+    @property
+    def latest(self) -> Column:
+        file = F.substring_index(PLACE, " ", 1)
+        # Segments come after all rows.
+        first = F.when(F.left(file, F.lit(1)) == "r", F.lit("0")).otherwise(F.lit("1"))
+        return F.when(file.contains("~"), F.concat(first, file))
+
+    def reached(self, latest: str) -> Reached | None:
+        position = latest.rpartition("~")[2].removesuffix(".lines")
+        numbers = tuple(map(int, position.split(".")))
+        read = [json.loads(facts)["snapshot"] for _, facts in self._relations]
+        # Rows that were read may be newer than the changes.
+        if any(tuple(each) > numbers for each in read if each):
+            return None
+        return Reached(self.spelled(numbers), numbers)
+
+    def spelled(self, numbers: Sequence[int]) -> str:
+        """A position in the database's words."""
+        return ".".join(map(str, numbers))
+
     def placed(self, batch: DataFrame) -> DataFrame:
-        known = [(path.stem, path.read_bytes()) for path in (self.folder / "relations").glob("*.json")]
-        relations = batch.sparkSession.createDataFrame(known, "__relation STRING, key BINARY")
+        relations = batch.sparkSession.createDataFrame(self._relations, "__relation STRING, key BINARY")
         field_ = partial(F.split_part, F.col("value"), F.lit("\t"))
         told = F.when(~F.left("value", F.lit(1)).isin(*SNAPSHOT), field_(F.lit(4)))
         lines = batch.select(
