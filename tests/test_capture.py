@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from datetime import UTC
 from decimal import Decimal
@@ -22,14 +23,22 @@ import pymysql
 import pytest
 from conftest import Run, lakes
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
 from recorded import NUMBERS, PASSWORD, Place, dropped
 from services import Kafka
 from test_postgres_recorder import TYPES
 
-from changeglot import config
+from changeglot import config, positions
+from changeglot.capture import part
+from changeglot.capture.spool import Spool
+from changeglot.codecs import CODECS
 from changeglot.model import Op
 from changeglot.pipeline import Pipeline
+from changeglot.sinks.base import Mark
+from changeglot.sources.base import Reached
+from changeglot.sources.capture import Captured
+from changeglot.target import Applied
 from changeglot.throwaway.databases import MariaDB, Postgres
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -69,6 +78,17 @@ class Shop(Place):
     def schema(self) -> tuple[str, ...]:
         """Before the name of a table of the sink."""
         return (self.name, "public")
+
+    @property
+    def log_end(self) -> int:
+        return int(self.sql("SELECT pg_current_wal_insert_lsn() - '0/0'")[0][0])
+
+    def transaction(self, *statements: str) -> str:
+        """What the database calls it."""
+        self.sql("BEGIN", *statements)
+        ((number,),) = self.sql("SELECT pg_current_xact_id()::text")
+        self.sql("COMMIT")
+        return str(number)
 
     def restart(self) -> None:
         self.postgres.restart()
@@ -127,6 +147,15 @@ class Store:
     def schema(self) -> tuple[str, ...]:
         return (self.name,)
 
+    @property
+    def log_end(self) -> int:
+        file, place, *_ = self.sql("SHOW MASTER STATUS")[0]
+        return int(file.rpartition(".")[2]) << 32 | int(place)
+
+    def transaction(self, *statements: str) -> str:
+        """What the database calls it."""
+        return str(self.sql("BEGIN", *statements, "COMMIT", "SELECT @@last_gtid")[0][0])
+
     def restart(self) -> None:
         self.mariadb.restart()
 
@@ -160,9 +189,22 @@ def content(place: Shop | Store, warehouse: Path, sink: str = "delta", **words: 
     }
 
 
-def run_through(made: Pipeline, spark: SparkSession) -> None:
+def run_through(made: Pipeline, spark: SparkSession) -> list[Applied]:
+    told: list[Applied] = []
     made.check(spark)
-    made.run(spark).awaitTermination()
+    made.run(spark, told=told.append).awaitTermination()
+    return told
+
+
+def run_with(made: Pipeline, spark: SparkSession, change: Callable[[], None]) -> list[Applied]:
+    """The rows as they are, and what changes after that, in one batch."""
+    source = made.source.beside(f"{made.checkpoint}/changeglot")
+    assert isinstance(source, Captured)
+    spool = Spool(source.folder)
+    recorder = part(source.name).Recorder(source.server, spool, waits=True)
+    source.read(spark, recorder, recorder.prepare(), spool, recorder.reach)
+    change()
+    return run_through(made, spark)
 
 
 def test_every_type_comes_the_same_through_rows_and_changes(shop: Shop, spark: SparkSession, warehouse: Path) -> None:
@@ -184,7 +226,8 @@ def test_every_type_comes_the_same_through_rows_and_changes(shop: Shop, spark: S
     far = {name: "text" for name, kind in columns.items() if kind in ("date", "timestamp", "timestamp(0)")}
     rules = [{"match": "*", "mode": ["scd1", "append"], "columns": far}]
     made = config.pipeline(content(shop, warehouse, tables=rules), name=shop.name)
-    run_through(made, spark)
+    (applied,) = run_through(made, spark)
+    assert shop.sql(f"SELECT '{applied.position}' <= pg_current_wal_lsn()") == [(True,)], "that of the snapshot"
     both(3)
     run_through(made, spark)
     quarantined = made.quarantined(spark)
@@ -210,6 +253,156 @@ def test_every_type_comes_the_same_through_rows_and_changes(shop: Shop, spark: S
     assert shown["money"] == "-$1,234.50"
     assert shown["bit(4)"] == "1010"
     assert shown["timestamptz"].isoformat() == "2024-03-31T00:30:00.123456"
+
+
+def told(place: Shop | Store, spark: SparkSession, *changes: str) -> tuple[str, dict[str, list[Any]]]:
+    """What the database calls a transaction of these changes, and all messages of a capture, by format. Any: JSON."""
+    sinks = [{"type": "files", "path": str(place.folder / name), "format": name, "topic": "all"} for name in CODECS]
+    words = {"source": place.source, "sink": sinks, "tables": [{"match": "*"}], "checkpoint": str(place.folder / "c")}
+    made = config.pipeline(words, name=place.name)
+    called: list[str] = []
+
+    def change() -> None:
+        called.append(place.transaction(*changes))
+        place.sql("DELETE FROM item WHERE id = 2", "TRUNCATE TABLE item")
+
+    run_with(made, spark, change)
+    found: dict[str, list[Any]] = {}
+    for name in CODECS:
+        (path,) = (place.folder / name).glob("*/*/part-*")
+        found[name] = [json.loads(line) for line in path.read_text().splitlines()]
+    return called[0], found
+
+
+def test_every_format_tells_what_the_database_knows_of_a_change(place: Shop | Store, spark: SparkSession) -> None:
+    place.sql(
+        "CREATE TABLE item (id int PRIMARY KEY, name varchar(20), amount decimal(10,2))",
+        "INSERT INTO item VALUES (1, 'one', 1.50), (2, NULL, 2)",
+    )
+    postgres, schema = isinstance(place, Shop), "public" if isinstance(place, Shop) else place.name
+    before, begun = place.log_end, int(time.time())
+    called, messages = told(
+        place,
+        spark,
+        "INSERT INTO item VALUES (3, 'three', 3)",
+        "UPDATE item SET id = 4 WHERE id = 3",
+        "UPDATE item SET name = 'x' WHERE id = 1",
+    )
+    # A change of the key is two. A snapshot's rows have no place in the log.
+    orders = [0, 2, 3, 4, 0, 0]
+
+    headers = [each["headers"] for each in messages["electric"]]
+    rows, controls = [[each for each in headers if word in each] for word in ("operation", "control")]
+    assert [sorted(each) for each in rows[:2]] == [["operation", "relation"]] * 2
+    lsns = [int(each["lsn"]) for each in rows[2:]]
+    assert lsns[:4] == [lsns[0]] * 4
+    assert before <= lsns[0] < lsns[4] < place.log_end
+    assert [each["op_position"] for each in rows[2:]] == orders[:5]
+    assert [each.get("last") for each in rows[2:]] == [None, None, None, True, True]
+    assert rows[2]["txids"] == [int(called) if postgres else called]
+    assert rows[3]["key_change_to"] == f'"{schema}"."item"/"4"'
+    assert rows[4]["key_change_from"] == f'"{schema}"."item"/"3"'
+    assert [each["control"] for each in controls] == ["snapshot-end", "must-refetch"][not postgres :]
+    if postgres:
+        assert headers.index(controls[0]) == 2
+        assert int(controls[0]["xmin"]) <= int(controls[0]["xmax"]) <= int(called)
+        assert called not in controls[0]["xip_list"]
+
+    for name in ("oms", "oms-typed"):
+        metas = [each["allMetaData"] for each in messages[name]]
+        assert [each["checkpoint"] for each in metas[:2]] == ["id=1", "id=2"]
+        assert [each.get("storeDataSequence") for each in metas[:7]] == [None, None, *lsns]
+        assert lsns[4] < metas[7]["storeDataSequence"] < place.log_end
+        assert all(each["checkpoint"] == each["timestamp"] for each in metas[2:])
+        assert begun <= int(metas[2]["timestamp"]) <= time.time()
+        assert {each["source_identity"] for each in metas} == {place.source.get("origin") or "127.0.0.1"}
+        assert metas[2]["uniqueId"] == called
+        assert messages[name][7]["postStruct"]["ddl"].startswith("TRUNCATE TABLE")
+
+    canal = messages["canal"]
+    assert [each["type"] for each in canal[1:]] == ["ROW", "INSERT", "DELETE", "INSERT", "UPDATE", "DELETE", "TRUNCATE"]
+    assert canal[0]["sqlType"] == {"id": 4, "name": 12, "amount": 2 if postgres else 3}
+    assert canal[0]["mysqlType"].keys() == canal[0]["sqlType"].keys()
+    assert canal[0]["pkNames"] == ["id"]
+    assert begun <= canal[2]["es"] // 1000 <= canal[2]["ts"] // 1000 <= time.time()
+    assert canal[7]["sql"] == messages["oms"][7]["postStruct"]["ddl"]
+
+    payloads = [each["payload"] for each in messages["dataworks"]]
+    assert [each["scn"] for each in payloads[:7]] == [None, None, *map(str, lsns)]
+    assert payloads[2]["timestamp"] == {"eventTime": canal[2]["es"], "systemTime": canal[2]["ts"]}
+
+    metas = [each["meta"] for each in messages["shareplex"]]
+    assert [each["seq"] for each in metas[2:]] == orders
+    assert [each["scn"] for each in metas[2:7]] == list(map(str, lsns))
+    assert metas[2]["trans"] == called
+
+    payloads = [each["payload"] for each in messages["arcion"] if each != "default"]
+    assert [each["transaction"]["total_order"] for each in payloads[2:]] == orders[:5]
+    assert payloads[2]["transaction"]["id"] == called
+    ((version,),) = place.sql("SHOW server_version" if postgres else "SELECT version()")
+    numbers: dict[str, int | str | None] = {"file": None, "pos": lsns[0], "gtid": None, "server_id": None}
+    if not postgres:
+        ((server,),) = place.sql("SELECT @@server_id")
+        numbers = {"file": f"binlog.{before >> 32:06d}", "pos": lsns[0] & 0xFFFFFFFF, "gtid": called}
+        numbers["server_id"] = str(server)
+    for payload, row in zip(payloads[2:6], (0, 2, 2, 4), strict=True):
+        assert payload["source"] == {
+            **numbers,
+            "version": re.split(r"[ -]", version)[0],
+            "connector": "POSTGRESQL" if postgres else "MARIADB",
+            "name": place.source.get("origin") or "127.0.0.1",
+            "db": place.name,
+            "schema": schema if postgres else None,
+            "table": "item",
+            "row": row,
+            "ts_ms": canal[2]["es"],
+            "snapshot": "false",
+            # MariaDB does not write who did it; MySQL does.
+            "thread": None,
+            "query": None,
+        }
+    assert payloads[2]["ts_ms"] == canal[2]["ts"]
+    empty = ("file", "pos", "gtid", "server_id", "row", "ts_ms")
+    assert (payloads[0]["op"], payloads[0]["source"]["snapshot"]) == ("r", "true")
+    assert not any(payloads[0]["source"][name] for name in empty)
+
+
+def published(made: Pipeline, spark: SparkSession) -> list[Row]:
+    return (
+        spark.table(made.sink.identifier(*positions.TABLE))
+        .where(F.col("pipeline") == made.name)
+        .orderBy("batch")
+        .collect()
+    )
+
+
+def test_one_position_is_published_and_all_tables_are_as_of_it(
+    place: Shop | Store, spark: SparkSession, warehouse: Path
+) -> None:
+    place.sql(*(f"CREATE TABLE {table} (id int PRIMARY KEY, n int)" for table in "ab"))
+    place.sql(*(f"INSERT INTO {table} VALUES (1, 1)" for table in "ab"))
+    made = config.pipeline(content(place, warehouse, tables=[{"match": "*"}]), name=place.name)
+    ends: list[int] = []
+
+    def change() -> None:
+        place.transaction("UPDATE a SET n = 2", "UPDATE b SET n = 2")
+        ends.append(place.log_end)
+
+    (applied,) = run_with(made, spark, change)
+    ends.append(place.log_end)
+    place.transaction("UPDATE a SET n = 3", "UPDATE b SET n = 3")
+    for table in "ab":
+        rows = spark.table(made.sink.identifier(*place.schema, table)).collect()
+        assert [row["n"] for row in rows] == [2]
+    (line,) = published(made, spark)
+    assert (line["position"], line["batch"]) == (applied.position, applied.batch)
+    file, at = (0, *line["numbers"])[-2:]
+    assert ends[0] <= int(file) << 32 | int(at) <= ends[1]
+    # A batch that is applied again says nothing again.
+    for number in (1, 2):
+        positions.publish(spark, made.sink, "again", Reached(str(number), (number,)), Mark("again", 0))
+    found = spark.table(made.sink.identifier(*positions.TABLE)).where("pipeline = 'again'")
+    assert [row["position"] for row in found.collect()] == ["1"]
 
 
 class Life:
@@ -323,7 +516,7 @@ def test_a_mirror_equals_the_database_whoever_is_killed_when(
     place: Shop | Store, spark: SparkSession, warehouse: Path
 ) -> None:
     rng = random.Random(7)
-    words = content(place, warehouse)
+    words = content(place, warehouse, name=f"killed-{place.name}")
     life = Life(place, 11)
     victim = Victim(place.folder, words, warehouse)
     try:
@@ -336,15 +529,21 @@ def test_a_mirror_equals_the_database_whoever_is_killed_when(
             victim.kill(process, all_of_it=bool(number % 2))
     finally:
         life.end()
-    made = config.pipeline({**words, "name": "killed-delta"}, name="")
+    made = config.pipeline(words, name="")
     run_through(made, spark)
     assert life.done > 100
     assert made.quarantined(spark) is None
+    lines = published(made, spark)
+    reached = [line["numbers"] for line in lines]
+    assert reached == sorted(reached)
+    assert len({line["batch"] for line in lines}) == len(lines)
     for table in "ab":
         wanted = {row[0]: row[1:] for row in place.sql(f"SELECT * FROM {table}")}
         found = spark.table(made.sink.identifier(*place.schema, table)).collect()
         told = {row["id"]: tuple(row[name] for name in Life.COLUMNS) for row in found}
         assert told.keys() == wanted.keys()
+        log = spark.table(made.sink.identifier(*place.schema, f"{table}__log"))
+        assert log.agg(F.max("position")).collect()[0][0] < reached[-1]
         again = replayed(spark, made, place, table)
         assert again.keys() == wanted.keys()
         for key, (name, amount, body, at) in wanted.items():

@@ -18,7 +18,7 @@ from pyspark.sql import types as T
 
 import changeglot
 from changeglot.codecs import CODECS, codec
-from changeglot.codecs.base import Codec, half, moved
+from changeglot.codecs.base import Codec, half, moved, place_in_transaction
 from changeglot.model import CHANGE, Change, Op
 
 ID = T.StructType([T.StructField("id", T.StringType()), *CHANGE.fields])
@@ -182,7 +182,7 @@ def surviving(each: Codec, df: DataFrame) -> DataFrame:
         halves = half(change, F.col("part"))
         order = F.when(F.col("part") == "insert", 1).otherwise(0)
         spoken = F.coalesce(
-            F.col("transaction.order"), F.when(F.lit(each.name == "electric"), F.get("position", 1)).cast("bigint")
+            F.col("transaction.order"), F.when(F.lit(each.name == "electric"), place_in_transaction(change))
         )
         halves["transaction"] = (
             change["transaction"]

@@ -346,7 +346,6 @@ def test_changes_have_their_transaction_order_and_facts(shop: Shop) -> None:
     assert lines[0].facts == {
         "gtid": lines[0].transaction,
         "file": f"binlog.{lines[0].position[0]:06d}",
-        "pos": str(lines[0].position[1]),
         "server_id": "1",
     }
     assert lines[0].relation["origin"] == {"kind": "mariadb", "version": shop.service.version, "name": "shop"}

@@ -23,7 +23,7 @@ from changeglot.demo.show import SHOP
 from changeglot.options import schema_of
 from changeglot.running import Progress
 from changeglot.sinks import SINKS
-from changeglot.sources.progress import Read, Reading, followed, note
+from changeglot.sources.progress import Extent, Read, followed, note
 from changeglot.target import Upkeep
 
 ALL_EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.yaml"))
@@ -181,7 +181,7 @@ def test_how_far_rows_are_read_is_counted_by_the_pieces_that_tasks_have_read(tmp
         (name, SimpleNamespace(of=of, rows=rows)) for name, of, rows in (("1", "a", 100), ("2", "a", 50), ("3", "b", 7))
     ]
     note(tmp_path, "1", 5)  # By one who was killed.
-    heard: list[Reading] = []
+    heard: list[Extent] = []
     with followed(tmp_path, pieces, heard.append):
         note(tmp_path, "1", 90)
         while len(heard) < 2:

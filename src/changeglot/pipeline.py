@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from changeglot import held, jars
+from changeglot import held, jars, positions
 from changeglot.apply import types
 from changeglot.apply.order import ORDER, READ, number, order
 from changeglot.apply.route import Rule
@@ -22,14 +22,14 @@ from changeglot.apply.rows import settled
 from changeglot.apply.tidings import Told, tables, watched
 from changeglot.held import MESSAGE, Quarantine
 from changeglot.layout import decode, decode_by
-from changeglot.model import CHANGE
+from changeglot.model import CHANGE, Op
 from changeglot.notes import Notes
 from changeglot.seen import seen
 from changeglot.sending import Sending
 from changeglot.sinks.base import LakeSink, Mark
 from changeglot.sinks.delta import Delta
 from changeglot.sinks.messages import MessageSink
-from changeglot.sources.base import LANE, PLACE, SENT, MessageSource
+from changeglot.sources.base import LANE, PLACE, SENT, TAKEN, MessageSource, Reached
 from changeglot.sources.progress import Hear, unheard
 from changeglot.tables import Tables
 from changeglot.target import Applied, Planned, TableWork, Target, Upkeep
@@ -182,15 +182,38 @@ class Pipeline:
             if facts()["marked"]:
                 changes = settled(_ordered(seen(changes, notes, mark.batch).once()))
             changes = changes.drop(LANE, SENT)
+        elif (latest := self.source.latest) is not None:
+            staged, facts = watched(staged, {"latest": F.max(latest)})
+            changes = settled(staged)
+            applied = self._in_all(changes, targets, mark)
+            found = facts()["latest"]
+            reached = self._source.reached(found) if found else None
+            return self._published(staged.sparkSession, applied, reached, mark)
         else:
             changes = settled(staged)
+        return self._in_all(changes, targets, mark)
+
+    def _in_all(self, changes: DataFrame, targets: Sequence[Target | Sending], mark: Mark) -> Applied:
         return Applied.together({self._label(n): self._applied(changes, t, mark) for n, t in enumerate(targets)})
+
+    def _published(self, spark: SparkSession, applied: Applied, reached: Reached | None, mark: Mark) -> Applied:
+        """What a batch did, which all sinks have; and where the source's log is by that, for readers too."""
+        if reached is None:
+            return applied
+        for sink in self.sinks:
+            if isinstance(sink, LakeSink):
+                positions.publish(spark, sink, self.name, reached, mark)
+                if self.upkeep.due(mark):
+                    sink.tidy(spark, sink.identifier(*positions.TABLE), self.upkeep.keep_hours)
+        return replace(applied, position=reached.text)
 
     def _changes(self, messages: DataFrame) -> DataFrame:
         # Decoding keeps the bytes of bad messages only; a change may prove bad when it is applied.
         return self._decoded(messages.withColumn(MESSAGE, F.struct("key", "value")))
 
     def _applied(self, changes: DataFrame, target: Target | Sending, mark: Mark) -> Applied:
+        if self.source.decoder and not (isinstance(target, Sending) and Op.SNAPSHOT_END in target.codec.speaks):
+            changes = _without_ends(changes)
         applied = target.apply(changes, mark)
         logger.info("batch applied", extra={"pipeline": target.name, "batch": mark.batch})
         return applied
@@ -200,7 +223,11 @@ class Pipeline:
         if decoder := self.source.decoder:
             if READ not in messages.columns:
                 messages = messages.withColumn(READ, decoder.read(F.col("key")))
-            return _ordered(decode_by(decoder, messages))
+            changes = decode_by(decoder, messages)
+            if TAKEN in changes.columns:
+                taken = F.when(F.col("problem").isNull(), F.col(TAKEN))
+                changes = changes.withColumn("produced_at", F.coalesce("produced_at", taken)).drop(TAKEN)
+            return _ordered(changes)
         return _ordered(decode(messages, self.format, tables=self._known(), options=self.options))
 
     def _known(self) -> Tables:
@@ -211,7 +238,7 @@ class Pipeline:
     def plan(self, spark: SparkSession) -> list[Planned]:
         """What would be made of what the source has now; nothing is written."""
         source = self._source
-        changes = self._decoded(source.placed(source.sample(spark)))
+        changes = _without_ends(self._decoded(source.placed(source.sample(spark))))
         told = tables(changes).tables
         return [planned for target in self.targets for planned in self._planned(target, changes, told)]
 
@@ -285,6 +312,11 @@ def _ordered(changes: DataFrame) -> DataFrame:
     place = F.concat_ws(".", F.col(PLACE), number(F.col("ordinal").cast("string")))
     read = F.col(READ) if READ in changes.columns else None
     return changes.withColumn(ORDER, order(change, place, read)).drop(READ)
+
+
+def _without_ends(changes: DataFrame) -> DataFrame:
+    """Less what tells where rows end: it is no change of a table, and nothing is lost by who has no word for it."""
+    return changes.where(~F.col("op").eqNullSafe(F.lit(Op.SNAPSHOT_END)))
 
 
 def _quarantined(spark: SparkSession, target: Target | Sending, ids: Sequence[str], table: str) -> DataFrame | None:

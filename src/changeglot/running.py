@@ -16,7 +16,7 @@ from changeglot.errors import ChangeglotError, ConfigError, PipelineFailed, comp
 from changeglot.explain import table
 from changeglot.pipeline import Pipeline
 from changeglot.sending import Sending
-from changeglot.sources.progress import Progress
+from changeglot.sources.progress import Extent
 from changeglot.target import Applied, Planned
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class Progress:
     passed_over: Counter[str] = field(default_factory=Counter)
     untold: int = 0
     lost: dict[str, Counter[str]] = field(default_factory=dict)
+    position: str | None = None
     waiting: int = 0
     asked: float = field(default_factory=time.monotonic)
     complaints: int = 0
@@ -57,7 +58,7 @@ class Progress:
     #: What the line of a terminal has: how far rows are read, and the last batch.
     drawn: tuple[str, str] = ("", "")
 
-    def hear(self, reading: Progress) -> None:
+    def hear(self, reading: Extent) -> None:
         """Tells how far rows of a database are read: a bar on a terminal, else a line now and then and at the end."""
         now = time.monotonic()
         if not self.began:
@@ -94,6 +95,7 @@ class Progress:
         self.batches += 1
         self.quarantined += applied.quarantined
         self.untold += applied.untold
+        self.position = applied.position or self.position
         self.tables.update(applied.tables)
         for name in applied.passed_over.keys() - self.passed_over.keys():
             self.say(f"{name}: no rule of the pipeline takes this table; its changes are passed over")
@@ -148,11 +150,12 @@ class Progress:
             "passed_over": dict(sorted(self.passed_over.items())),
             "untold": self.untold,
             "lost": {spoken: dict(sorted(fields.items())) for spoken, fields in sorted(self.lost.items())},
+            "position": self.position,
             "seconds": round(time.monotonic() - self.begun, 1),
         }
 
 
-def _read(reading: Progress, rows: int, of: int) -> str:
+def _read(reading: Extent, rows: int, of: int) -> str:
     """How many rows of all were read, and how far the tables are that are not done."""
     told = f"{_percent(rows, of)}, {rows:,} of about {of:,} rows read"
     unread = [f"{name} {_percent(each.rows, each.of)}" for name, each in reading.items() if each.left]

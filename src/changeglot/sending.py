@@ -19,7 +19,7 @@ from changeglot.apply.route import Rule, Ruled, routed
 from changeglot.apply.rows import settled
 from changeglot.apply.tidings import PARTS, Tidings, Told, table_name, tables, watched
 from changeglot.codecs import codec
-from changeglot.codecs.base import Codec, half, moved
+from changeglot.codecs.base import Codec, half, moved, place_in_transaction
 from changeglot.columns import row_of_task
 from changeglot.errors import ConfigError
 from changeglot.held import MESSAGE, Quarantine
@@ -35,6 +35,8 @@ from changeglot.target import Applied, Planned
 
 #: Between the parts of the key of a row's messages where the format has none: no name or value of OMS holds it.
 _SEPARATOR = "\x01"
+#: Before the names in `extra` that tell of the source's log.
+_LOG = "arcion.source."
 #: Before the names of fields, among what is observed.
 _LOST = "lost "
 _HALF, _OP, _ROW_KEY, _RELATION, _TOMB = "__half", "__sent_op", "__row_key", "__sent_relation", "__tomb"
@@ -208,7 +210,7 @@ class Sending(Ruled):
     def _coded(self, changes: DataFrame, told: Tidings) -> DataFrame:
         """The messages, with what is asked for to send them; `spoken` is false where the format has no word."""
         every = self.codec.parts(change()) is None and self.sink.partition != "key"
-        split = changes.withColumn(_HALF, F.lit(0)) if every else _split(changes)
+        split = changes.withColumn(_HALF, F.lit(0)) if every else _split(changes, self.codec)
         key = F.concat_ws(_SEPARATOR, table_name(), F.array_join(F.map_values("key"), _SEPARATOR, ""))
         split = split.withColumns(
             {
@@ -331,17 +333,23 @@ def _count_of(counts: Mapping[str, int], topic: Column) -> Column:
     return F.create_map(*(part for name, count in counts.items() for part in (F.lit(name), F.lit(count))))[topic]
 
 
-def _split(changes: DataFrame) -> DataFrame:
+def _split(changes: DataFrame, codec: Codec) -> DataFrame:
     """The changes; one that gives a row another key is two, each in order with the other changes of its key."""
     fields: Change = {field: F.col(field) for field in CHANGE.fieldNames()}
     flagged = changes.withColumn("__moved", moved(fields))
     parts = F.when(F.col("__moved"), F.array(F.lit("delete"), F.lit("insert"))).otherwise(F.array(F.lit("")))
     rows = flagged.select("*", F.posexplode(parts).alias(_HALF, "__part"))
     halves = half(fields, F.col("__part"))
-    # The new row is all that is known of it. What a format kept of the change as a whole is of neither half.
-    halves["after"] = F.when(F.col("__part") == "insert", kernel.overlay(F.col("before"), F.col("after"))).otherwise(
-        halves["after"]
-    )
-    halves["extra"] = F.when(~F.col("__moved"), F.col("extra"))
-    told = {field: halves[field] for field in ("op", "key", "before", "after", "extra")}
+    adds = F.col("__part") == "insert"
+    order = F.try_add(place_in_transaction(fields), F.when(adds, 1).otherwise(0))
+    transaction = F.col("transaction").withField("order", order)
+    transaction = transaction.withField("last", F.when(adds, F.col("transaction.last")))
+    halves["transaction"] = F.when(F.col("__moved"), transaction).otherwise(F.col("transaction"))
+    # The new row is all that is known of it. What a format kept of the change as a whole is of neither half, but for
+    # where it was in the log.
+    halves["after"] = F.when(adds, kernel.overlay(F.col("before"), F.col("after"))).otherwise(halves["after"])
+    extra, linked = kernel.prefixed(F.col("extra"), _LOG), codec.linked(fields, F.col("__part"))
+    extra = kernel.note(extra, linked) if linked else extra
+    halves["extra"] = F.when(F.col("__moved"), extra).otherwise(F.col("extra"))
+    told = {field: halves[field] for field in ("op", "key", "before", "after", "transaction", "extra")}
     return rows.withColumns(told).drop("__moved", "__part")

@@ -61,13 +61,18 @@ class Upkeep:
     every: int = option("batches after which tables are compacted; 0: never", 100)
     keep_hours: int = option("how long what was replaced can still be read, by time travel", 168)
 
+    def due(self, mark: Mark) -> bool:
+        """Is it time for it?"""
+        return bool(self.every) and (mark.batch + 1) % self.every == 0
+
 
 @dataclass(frozen=True)
 class Applied:
     """What a batch did: changes by table, what went to the quarantine or no rule took, the newest commit's time.
 
     `untold`: what a format of messages has no word for, a statement for instance. `lost`: by format, how many changes
-    had a field that it does not carry.
+    had a field that it does not carry. `position`: up to where of the source's log all sinks have all, in the source's
+    words; None if it has none, or rows were read that are newer.
     """
 
     batch: int
@@ -77,6 +82,7 @@ class Applied:
     newest: datetime | None
     untold: int = 0
     lost: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    position: str | None = None
 
     @classmethod
     def together(cls, several: Mapping[str, Applied]) -> Applied:
@@ -159,7 +165,7 @@ class Target(Ruled):
         if bad:
             every = reduce(DataFrame.unionByName, bad)
             quarantined = self.quarantine.keep(every, self.sink, self.name, mark, table_name())
-        if self._due(mark):
+        if self.upkeep.due(mark):
             self.tidy(changes.sparkSession, work)
         filled: Counter[str] = Counter()
         for each in work:
@@ -188,13 +194,9 @@ class Target(Ruled):
         applied = Applied(mark.batch, {".".join(place): found["good"]}, 0, {}, found["newest"])
         if found["apart"]:
             return applied, rest
-        if self._due(mark):
+        if self.upkeep.due(mark):
             self.sink.tidy(log.spark, log.table, self.upkeep.keep_hours)
         return applied, None
-
-    def _due(self, mark: Mark) -> bool:
-        """Is it time for the upkeep?"""
-        return bool(self.upkeep.every) and (mark.batch + 1) % self.upkeep.every == 0
 
     def tidy(self, spark: SparkSession, work: Sequence[TableWork]) -> None:
         for each in work:

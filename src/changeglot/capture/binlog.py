@@ -103,7 +103,7 @@ class Events:
         self._order = 0
         self._held: tuple[bytes, int, bytes] | None = None
         position = str(Position(self.position.file, self._at))
-        facts = {"gtid": gtid, "file": self._name, "pos": str(self._at), "server_id": str(server or "")}
+        facts = {"gtid": gtid, "file": self._name, "server_id": str(server or "")}
         self._told = {name: text for name, text in facts.items() if text}
         self._position = position.encode()
         self._transaction = (gtid or position).encode()

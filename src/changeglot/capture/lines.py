@@ -20,6 +20,7 @@ RELATION = f"""
 OPS: dict[str, str] = {
     "r": Op.INSERT,
     "c": Op.TRUNCATE,
+    "e": Op.SNAPSHOT_END,
     "i": Op.INSERT,
     "u": Op.UPDATE,
     "d": Op.DELETE,
@@ -27,13 +28,13 @@ OPS: dict[str, str] = {
     "q": Op.DDL,
     "m": Op.HEARTBEAT,
 }
-#: What a snapshot tells, which is no part of the log.
-_ROWS = ("r", "c")
 # Fields of a line before its values; of a snapshot's row there are fewer.
 _OP, _RELATION, _POSITION, _ORDER, _LAST, _TRANSACTION, _COMMITTED, _FACTS, _OLD, _VALUES = range(10)
 _ROW = 3
-#: Values of a message.
-_MESSAGE = ("prefix", "content")
+#: Lines of a snapshot.
+SNAPSHOT = ("r", "c", "e")
+#: What is said in the values of a message, and of the end of a snapshot's rows.
+_MESSAGE, _END = ("message.prefix", "message.content"), ("electric.xmin", "electric.xmax", "electric.xip_list")
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Lines(Decoder):
 
     def body(self, message: Stage) -> Stage:
         line = message["value"].cast("string")
-        read = F.left(line, F.lit(1)).isin(*_ROWS)
+        read = F.left(line, F.lit(1)).isin(*SNAPSHOT)
         return {
             "body": kernel.read(F.coalesce(message["key"], F.lit(b"{}")), RELATION),
             # What is behind the last of them stays one text.
@@ -60,8 +61,9 @@ class Lines(Decoder):
 
     def opened(self, body: Stage) -> Stage:
         word = F.get(body["head"], _OP)
-        told = F.when(word == "r", F.get(body["head"], _ROW)).otherwise(F.get(body["head"], _VALUES))
-        facts = F.when(~word.isin(*_ROWS), filled(F.get(body["head"], _FACTS)))
+        read = word.isin(*SNAPSHOT)
+        told = F.when(read, F.get(body["head"], _ROW)).otherwise(F.get(body["head"], _VALUES))
+        facts = F.when(~read, filled(F.get(body["head"], _FACTS)))
         return {
             "word": word,
             "values": told,
@@ -84,11 +86,12 @@ class Lines(Decoder):
 
     def change(self, body: Stage, op: Column, columns: Column, before: Column, after: Column) -> Change:
         b, head, word = body["body"], body["head"], body["word"]
-        read = word.isin(*_ROWS)
-        order = F.when(~read, F.get(head, _ORDER)).try_cast("bigint")
+        read = word.isin(*SNAPSHOT)
+        # In steps of two, as Electric has it: a change of a row's key is told as two in many formats.
+        order = F.when(~read, F.get(head, _ORDER)).try_cast("bigint") * 2
         numbers = F.split(F.when(~read, F.get(head, _POSITION)), "[.]").cast(f"array<{EXACT}>")
         transaction = filled(F.when(~read, F.get(head, _TRANSACTION)))
-        said = F.split(F.when(word == "m", body["values"]), "\t", 2)
+        message, end = (F.split(F.when(word == each, body["values"]), "\t") for each in ("m", "e"))
         return change(
             op=op,
             phase=F.when(read, Phase.SNAPSHOT).otherwise(Phase.STREAM),
@@ -110,10 +113,14 @@ class Lines(Decoder):
             ),
             committed_at=at_micros(F.when(~read, F.get(head, _COMMITTED)).try_cast("bigint")),
             origin=b["origin"],
-            statement=F.when(word == "q", body["values"]),
+            statement=F.when(word == "q", body["values"]).when(op == Op.TRUNCATE, _truncate(b)),
             extra=kernel.note(
                 body["facts"]["rest"],
-                {f"message.{part}": kernel.quote(F.get(said, n)).cast("string") for n, part in enumerate(_MESSAGE)},
+                {
+                    **{name: kernel.quote(F.get(message, n)).cast("string") for n, name in enumerate(_MESSAGE)},
+                    # JSON already.
+                    **{name: F.get(end, n) for n, name in enumerate(_END)},
+                },
             ),
         )
 
@@ -125,5 +132,13 @@ class Lines(Decoder):
                 change["op"].isin(*Op.ROWS) & body["body"]["table"].isNull(), F.lit("of a relation that is not known")
             )
             .when(change["op"].isin(*Op.ROWS) & image.isNull(), F.lit("fewer values than columns"))
-            .when(~body["word"].isin(*_ROWS) & change["position"].isNull(), F.lit("no position"))
+            .when(~body["word"].isin(*SNAPSHOT) & change["position"].isNull(), F.lit("no position"))
         )
+
+
+def _truncate(relation: Column) -> Column:
+    """STRING: the statement that says it, in the database's words; logs tell none, or one of many forms."""
+    mark = F.when(relation["origin"]["kind"] == "postgresql", F.lit('"')).otherwise(F.lit("`"))
+    parts = (F.coalesce(relation["schema"], relation["database"]), relation["table"])
+    names = (F.concat(mark, F.replace(part, mark, F.concat(mark, mark)), mark) for part in parts)
+    return F.concat(F.lit("TRUNCATE TABLE "), F.concat_ws(".", *names))

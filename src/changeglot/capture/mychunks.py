@@ -62,6 +62,9 @@ class Snapshot:
     chunks: list[Chunk]
     #: Whether a chunk may be read later than others: changes tell whole rows.
     resumable: bool
+    #: There are no numbers of transactions by which it could be said what the rows are; each chunk has its position.
+    ends: bytes = b""
+    reached: str = ""
 
     def close(self) -> None:
         """Nothing is held."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import time
@@ -83,7 +84,12 @@ class Snapshot:
     chunks: list[Chunk]
     #: Whether another snapshot may read what this one has not: changes tell what is between them.
     resumable: bool
+    #: What tells that all rows of a table are there, a line for each: see `ends`.
+    ends: bytes
     _connection: psycopg.Connection[Any] = field(repr=False)
+
+    #: As of which position all tables are, once their rows are there; empty if changes of others are still to come.
+    reached: str = ""
 
     def close(self) -> None:
         self._connection.close()
@@ -184,6 +190,17 @@ def chunks(spool: Spool, catalog: Catalog, table: Table, position: int, *, publi
             share = rows * min(step, leaf.blocks - first) // max(1, leaf.blocks)
             at = (leaf.schema, leaf.table, leaf.oid, leaf.file)
             yield Chunk(relation, str(table), *at, names, where, first, end, share)
+
+
+def ends(chunks: Iterable[Chunk], seen: str) -> bytes:
+    """Lines that say what the rows of each table are: all that the transactions did which a snapshot sees.
+
+    `seen`: as PostgreSQL writes it, `xmin:xmax:xid,xid`.
+    """
+    xmin, xmax, others = seen.split(":")
+    told = "\t".join(map(json.dumps, (xmin, xmax, others.split(",") if others else [])))
+    relations = dict.fromkeys(each.relation for each in chunks)
+    return "".join(f"e\t{relation}\t{n}\t{told}\n" for n, relation in enumerate(relations)).encode()
 
 
 def enter(connection: psycopg.Connection[Any], snapshot: str | None) -> None:

@@ -24,7 +24,7 @@ from changeglot.capture.pgcatalog import (
     number,
     telling,
 )
-from changeglot.capture.pgrows import Chunk, Copied, Rewritten, Snapshot, chunks, copy, enter, mended
+from changeglot.capture.pgrows import Chunk, Copied, Rewritten, Snapshot, chunks, copy, ends, enter, mended
 from changeglot.capture.pgserver import Server, quoted
 from changeglot.capture.pgstream import Stream, unwanted
 from changeglot.capture.spool import Spool
@@ -123,6 +123,8 @@ class Recorder:
             )
             snapshot = self._opened(name, position, self.unread.tables) if name else None
         self._spool.advance(str(position))
+        if snapshot:
+            snapshot.reached = self._spool.position
         return snapshot
 
     def snapshot(self, tables: Collection[str]) -> Snapshot:
@@ -144,6 +146,7 @@ class Recorder:
         """Rows without changes need no slot."""
         snapshot = self._opened(None, None, tables)
         self._spool.advance(str(snapshot.position))
+        snapshot.reached = self._spool.position
         return snapshot
 
     def _opened(self, name: str | None, position: int | None, tables: Collection[str]) -> Snapshot:
@@ -151,7 +154,8 @@ class Recorder:
         try:
             enter(connection, name)
             catalog = Catalog(self._server, connection)
-            ((exported, now),) = catalog.ask("SELECT pg_export_snapshot(), pg_current_wal_insert_lsn()::text")
+            asked = "SELECT pg_export_snapshot(), pg_current_wal_insert_lsn()::text, pg_current_snapshot()::text"
+            ((exported, now, seen),) = catalog.ask(asked)
             at = number(now) if position is None else position
             published = self._server.snapshot != "initial_only"
             chosen = [each for each in catalog.tables() if str(each) in tables]
@@ -159,7 +163,7 @@ class Recorder:
         except BaseException:
             connection.close()
             raise
-        return Snapshot(exported, at, tuple(map(str, chosen)), parts, published, connection)
+        return Snapshot(exported, at, tuple(map(str, chosen)), parts, published, ends(parts, seen), connection)
 
     def cleared(self, rows: Snapshot, tables: Collection[str]) -> bytes:
         """Lines that empty the tables, before their rows."""

@@ -7,6 +7,7 @@ that was not told. The fields of a line by its first one:
 |------------------|-----------------------------------------------------------------------------------------------|
 | `r`              | op, relation, place, then the values of a row that a snapshot read                              |
 | `c`              | op, relation, place: what the table had before is gone, for its rows follow                     |
+| `e`              | op, relation, place, then xmin, xmax, xip_list as JSON: all rows of a snapshot came before |
 | `i`, `u`, `d`    | op, relation, position, order, last, transaction, committed, facts, old, then values            |
 | `t`              | the same, without values: the table was emptied                                                |
 | `q`              | the same, and one value: a statement (DDL)                                                     |
@@ -60,7 +61,7 @@ class Spool:
             self._number, self._at, self._position = json.loads(self._state.read_bytes())
         # A segment may have become one just before the process ended.
         for path in (*self._found(self.held), *self._found(self.segments)):
-            number, _, position = path.name.removesuffix(_END).partition("~")
+            number, position = re.split("[~+]", path.name.removesuffix(_END))
             if int(number) > self._number:
                 self._number, self._at, self._position = int(number), path.stat().st_mtime_ns, position
 
@@ -131,7 +132,8 @@ class Spool:
             # The latest: Spark reads them by the time of their last change.
             self._at = max(time.time_ns(), self._at + _STEP)
             os.utime(path, ns=(self._at, self._at))
-            move(path, self.segments / path.name)
+            # Only if nothing of before is set aside are all tables as of its position.
+            move(path, self.segments / (path.name.replace("~", "+") if self.aside.keeps else path.name))
         self.aside.end()
 
     def publish(self, path: Path, position: str) -> None:
@@ -182,6 +184,11 @@ class Aside:
     def waits(self) -> bool:
         """Whether changes are set aside, or have been and did not yet come."""
         return self._note.exists()
+
+    @property
+    def keeps(self) -> bool:
+        """Whether changes are set aside that may not yet come."""
+        return self._noted()[1] is None
 
     def begin(self, tables: Collection[str] | None) -> None:
         """Sets aside what is told of these tables from now on, named as `named` does it; None: all that is told."""

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from changeglot import kernel
+from changeglot.columns import EXACT
 from changeglot.model import CHANGE, Change, Op
 from changeglot.tables import Tables
 
@@ -126,6 +127,10 @@ class Codec(Decoder):
         """ARRAY<STRING>: a word for each message that the change needs; None if always one."""
         return None
 
+    def linked(self, whole: Change, part: Column) -> dict[str, Column]:
+        """What one half of a key change says of the other: JSON texts, by their names in `extra`."""
+        return {}
+
     def told(self, change: Change) -> Change:
         """The change with what the message and the losses both ask for: `old` and `new` are images to write."""
         return {**change, "moved": moved(change)}
@@ -162,6 +167,25 @@ def half(change: Change, part: Column) -> Change:
         **{name: F.when(~removes, change[name]) for name in ("after", "new") if name in change},
         "moved": F.lit(False),
     }
+
+
+def log_place(change: Change) -> Column:
+    """DECIMAL: where the transaction is in the log, as one number that grows as the log does.
+
+    Of a file's number, a place in it and a row: file and place, which has 32 bits; else the first number.
+    """
+    position = change["position"]
+    first, place = F.get(position, 0), F.get(position, 1)
+    both = first * F.lit(1 << 32).cast(EXACT) + F.least(place, F.lit((1 << 32) - 1).cast(EXACT))
+    # A first number of 64 bits, SQL Server's, is no file's.
+    return F.when((F.size(position) >= 3) & (first < 1 << 31), both.try_cast(EXACT)).otherwise(first)
+
+
+def place_in_transaction(change: Change) -> Column:
+    """BIGINT: the order in the transaction; else the number of the position that tells it."""
+    position = change["position"]
+    told = F.when(F.size(position) >= 3, F.get(position, 2)).otherwise(F.get(position, 1))
+    return F.coalesce(change["transaction"]["order"], told.try_cast("bigint"))
 
 
 def raw(extra: Column, name: str) -> Column:

@@ -10,7 +10,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from changeglot import kernel, values
-from changeglot.codecs.base import Codec, Loss, Stage, only, own_words, raw
+from changeglot.codecs.base import Codec, Loss, Stage, log_place, only, own_words, raw
 from changeglot.codecs.words import DDL_WORDS, ddl_word
 from changeglot.columns import at_millis, at_number, exact, json_text, lookup, millis_of, nanos_of, sequence
 from changeglot.model import Change, Op, Phase, change, group
@@ -228,7 +228,7 @@ class Dataworks(Codec):
             extra.alias("*dataworks.timestamp."),
         )
         ddl = F.when(c["statement"].isNotNull(), F.struct(c["statement"].alias("text")))
-        scn = F.coalesce(json_text(F.get(c["position"], 0).cast("string")), extra["dataworks.scn"], F.lit("null"))
+        scn = F.coalesce(json_text(log_place(c).cast("string")), extra["dataworks.scn"], F.lit("null"))
         payload = F.struct(
             _unless(beat, self._image(_old(c), columns)).alias("before?"),
             _unless(beat, self._image(c["after"], columns)).alias("after?"),
@@ -279,7 +279,7 @@ def _extra(c: Change) -> Column:
 
 
 def _scn(c: Change) -> Column:
-    return F.when(c["op"] != Op.HEARTBEAT, sequence(F.get(c["position"], 0)))
+    return F.when(c["op"] != Op.HEARTBEAT, sequence(log_place(c)))
 
 
 def _origin(c: Change) -> Column:

@@ -14,8 +14,10 @@ from changeglot.codecs.base import (
     Loss,
     Stage,
     key_after,
+    log_place,
     moved,
     own_words,
+    place_in_transaction,
     raw,
 )
 from changeglot.columns import exact, lookup, sequence
@@ -223,6 +225,14 @@ class Electric(Codec):
         two = F.array(F.lit("delete"), F.lit("insert"))
         return F.when(moved(change), two).otherwise(F.array(F.lit("")))
 
+    def linked(self, whole: Change, part: Column) -> dict[str, Column]:
+        relation, old, new = _relation(whole), whole["key"], key_after(whole)
+        others = {
+            "electric.key_change_to": F.when(part == "delete", _key(relation, new)),
+            "electric.key_change_from": F.when(part == "insert", _key(relation, old)),
+        }
+        return {name: kernel.quote(key).cast("string") for name, key in others.items()}
+
     def _value(self, c: Change) -> Column:
         """MAP: what stands in `value`."""
         if self.replica == "full":
@@ -238,10 +248,9 @@ class Electric(Codec):
         relation = _relation(c)
         key = _key(relation, _identity(c))
         kept = F.when(extra["electric/key"].isNotNull() & c["key"].isNull(), raw(extra, "electric/key"))
-        old, new = whole["key"], key_after(whole)
-        order = _order(c)
-        position = F.get(c["position"], 0)
-        lsn = position.cast("string")
+        order = place_in_transaction(c)
+        lsn = log_place(c).cast("string")
+        linked = self.linked(whole, part)
         # Digits are a JSON number, any other text becomes a string: numbers are what clients compare.
         ids = _some(c["transaction"]["ids"]).cast("array<binary>")
         # Only a snapshot's rows have no transaction: one that is not known is an empty list.
@@ -254,14 +263,10 @@ class Electric(Codec):
             F.when(is_row, F.try_add(order, F.when(part == "insert", 1).otherwise(0))).alias("op_position?"),
             F.when(is_row, F.coalesce(ids, unknown)).alias("txids?"),
             F.when(is_row & (part != "delete") & c["transaction"]["last"], F.lit(True)).alias("last?"),
-            F.coalesce(
-                raw(extra, "electric.key_change_to"),
-                kernel.quote(F.when(part == "delete", _key(relation, new))),
-            ).alias("key_change_to?"),
-            F.coalesce(
-                raw(extra, "electric.key_change_from"),
-                kernel.quote(F.when(part == "insert", _key(relation, old))),
-            ).alias("key_change_from?"),
+            *(
+                F.coalesce(raw(extra, name), other.cast("binary")).alias(f"{name.removeprefix('electric.')}?")
+                for name, other in linked.items()
+            ),
             F.when(c["op"] == Op.UP_TO_DATE, lsn).alias("global_last_seen_lsn?"),
             extra.alias("*electric."),
         )
@@ -337,18 +342,14 @@ def _relation(c: Change) -> Column:
     return F.when(c["op"].isin(*Op.ROWS), group("relation", schema=schema, table=r["table"]))
 
 
-def _order(c: Change) -> Column:
-    return F.coalesce(c["transaction"]["order"], F.get(c["position"], 1).try_cast("bigint"))
-
-
 def _position(c: Change) -> Column:
-    first = F.get(c["position"], 0)
-    return F.when(c["op"].isin(*Op.ROWS), sequence(first, _order(c))).when(c["op"] == Op.UP_TO_DATE, sequence(first))
+    lsn, order = log_place(c), place_in_transaction(c)
+    return F.when(c["op"].isin(*Op.ROWS), sequence(lsn, order)).when(c["op"] == Op.UP_TO_DATE, sequence(lsn))
 
 
 def _transaction(c: Change) -> Column:
     last = F.when(c["transaction"]["last"], F.lit(True))
     return F.when(
         c["op"].isin(*Op.ROWS),
-        group("transaction", ids=_some(c["transaction"]["ids"]), order=_order(c), last=last),
+        group("transaction", ids=_some(c["transaction"]["ids"]), order=place_in_transaction(c), last=last),
     )

@@ -10,7 +10,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from changeglot import kernel, values
-from changeglot.codecs.base import Codec, Loss, Stage, key_after, only, own_words, raw
+from changeglot.codecs.base import Codec, Loss, Stage, key_after, log_place, only, own_words, raw
 from changeglot.columns import (
     at_number,
     filled,
@@ -25,6 +25,7 @@ from changeglot.model import COLUMNS, Change, Op, Phase, change, group
 SEPARATOR = "\x01"
 #: Both formats keep their words in `extra` under one name: they are the same.
 PREFIX = "oms"
+_CHECKPOINT, _IDENTITY = f"{PREFIX}.checkpoint", f"{PREFIX}.source_identity"
 
 _TYPES = "ARRAY<STRUCT<`name=@`: STRING, `type=schemaType`: STRING, jdbc: INT, nullable: BOOLEAN, json: STRING>>"
 _IMAGE = f"STRUCT<`types=__light_type`: {_TYPES}, `row=*`: {kernel.IMAGE}>"
@@ -105,7 +106,7 @@ class Oms(Codec):
             Loss("before", f"not of an insert; {self._values}", self._respelled("before", Op.UPDATE, Op.DELETE)),
             Loss("after", f"not of a delete; {self._values}", self._respelled("after", Op.INSERT, Op.UPDATE)),
             Loss("columns", *self._columns_loss()),
-            Loss("position", "one number", lambda c: sequence(F.get(c["position"], 0))),
+            Loss("position", "one number", lambda c: sequence(log_place(c))),
             Loss("transaction", "one id, no order", _transaction),
             Loss(
                 "committed_at",
@@ -116,7 +117,7 @@ class Oms(Codec):
             Loss("produced_at", "no field"),
             Loss("origin", "the kind alone", lambda c: group("origin", kind=_kind(c))),
             Loss("statement", "of DDL only", only("statement", Op.DDL, Op.TRUNCATE)),
-            Loss("extra", "only its own words", own_words(f"{PREFIX}.", f"{PREFIX}/")),
+            Loss("extra", "only its own words, checkpoint and source_identity among them", _extra),
         )
 
     _values: ClassVar[str] = "without types, binary, times and truths stay as the format spells them"
@@ -202,8 +203,8 @@ class Oms(Codec):
                 kernel.overlay(meta["rest"], b["rest"]),
                 {
                     f"{PREFIX}.recordType": F.when((word != usual) & (word != "ROW"), json_text(word)),
-                    f"{PREFIX}.checkpoint": kernel.quote(meta["checkpoint"]),
-                    f"{PREFIX}.source_identity": kernel.quote(meta["source_identity"]),
+                    _CHECKPOINT: kernel.quote(meta["checkpoint"]),
+                    _IDENTITY: kernel.quote(meta["source_identity"]),
                     f"{PREFIX}.dbType": F.when(odd_origin, kernel.quote(meta["dbType"])),
                 },
             ),
@@ -254,18 +255,18 @@ class Oms(Codec):
             lookup(WORDS, c["op"])
         )
         database = F.when(tenant.isNotNull(), F.concat_ws(".", tenant, r["database"])).otherwise(r["database"])
-        # A heartbeat has no table.
-        beat = (c["op"] == Op.HEARTBEAT) & r["table"].isNull()
+        beat = _beats(c)
+        made = _made(c)
         meta = F.struct(
-            raw(extra, f"{name}.checkpoint").alias("checkpoint"),
+            F.coalesce(raw(extra, _CHECKPOINT), made[_CHECKPOINT]).alias("checkpoint"),
             _unless(beat, F.array_join(F.map_keys(key), SEPARATOR)).alias("record_primary_key?"),
             _unless(beat, F.array_join(F.map_values(key), SEPARATOR, "")).alias("record_primary_value?"),
-            F.coalesce(raw(extra, f"{name}.source_identity"), _unless(beat, F.lit(None))).alias("source_identity?"),
+            F.coalesce(raw(extra, _IDENTITY), made[_IDENTITY], _unless(beat, F.lit(None))).alias("source_identity?"),
             F.coalesce(
                 raw(extra, f"{name}.dbType"),
                 kernel.quote(F.coalesce(lookup(_back(ORIGINS), kind), F.upper(kind))),
             ).alias("dbType"),
-            F.get(c["position"], 0).alias("storeDataSequence?"),
+            log_place(c).alias("storeDataSequence?"),
             _unless(beat, r["table"]).alias("table_name?"),
             _unless(beat, database).alias("db?"),
             seconds_of(c["committed_at"]).cast("string").alias("timestamp?"),
@@ -330,6 +331,29 @@ def _after_dot(text: Column) -> Column:
 def _unless(beat: Column, text: Column) -> Column:
     """BINARY: the text as JSON, `null` if it is NULL; NULL in a heartbeat, which has no such member."""
     return F.when(~beat, F.coalesce(kernel.quote(text.cast("string")), F.lit("null").cast("binary")))
+
+
+def _beats(c: Change) -> Column:
+    """BOOLEAN: is it a heartbeat, which has no table?"""
+    return (c["op"] == Op.HEARTBEAT) & c["relation"]["table"].isNull()
+
+
+def _made(c: Change) -> dict[str, Column]:
+    """BINARY, JSON: what the format wants and another source did not say in its words.
+
+    The checkpoint is a second in the stream, and the key and its values in a snapshot.
+    """
+    read = (c["op"] == Op.INSERT) & (c["phase"] == Phase.SNAPSHOT)
+    key = F.concat_ws(
+        "=", F.array_join(F.map_keys(c["key"]), SEPARATOR), F.array_join(F.map_values(c["key"]), SEPARATOR, "")
+    )
+    at = F.when(read, F.when(c["key"].isNotNull(), key)).otherwise(seconds_of(c["committed_at"]).cast("string"))
+    return {_CHECKPOINT: kernel.quote(at), _IDENTITY: F.when(~_beats(c), kernel.quote(c["origin"]["name"]))}
+
+
+def _extra(c: Change) -> Column:
+    kept = own_words(f"{PREFIX}.", f"{PREFIX}/")(c)
+    return kernel.note(kept, {name: F.coalesce(kept[name], text.cast("string")) for name, text in _made(c).items()})
 
 
 def _kind(c: Change) -> Column:

@@ -10,7 +10,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from changeglot import kernel, values
-from changeglot.codecs.base import Codec, Loss, Stage, key_after, own_words, raw
+from changeglot.codecs.base import Codec, Loss, Stage, key_after, log_place, own_words, place_in_transaction, raw
 from changeglot.columns import at_clock, clock_text, exact, json_text, lookup, sequence
 from changeglot.model import Change, Op, change, group
 from changeglot.options import option
@@ -194,8 +194,8 @@ class Shareplex(Codec):
         data, old = self._told(c)
         relation = _relation(c)
         table = F.concat_ws(".", relation["database"], relation["table"])
-        order = _order(c)
-        scn = F.coalesce(json_text(F.get(c["position"], 0).cast("string")), extra["shareplex.scn"])
+        order = place_in_transaction(c)
+        scn = F.coalesce(json_text(log_place(c).cast("string")), extra["shareplex.scn"])
         meta = F.struct(
             self._clock(c["committed_at"]).alias("time"),
             F.coalesce(raw(extra, "shareplex.op"), json_text(lookup(WORDS, c["op"])).cast("binary")).alias("op"),
@@ -234,10 +234,6 @@ def _rowid(c: Change) -> Column:
     return F.concat(table, F.lit("-"), F.coalesce(F.array_join(F.map_values(key), SEPARATOR, ""), F.lit("")))
 
 
-def _order(c: Change) -> Column:
-    return F.coalesce(c["transaction"]["order"], F.get(c["position"], 1).try_cast("bigint"))
-
-
 def _before(c: Change) -> Column:
     known = F.coalesce(c["before"], c["key"])
     return F.when(c["op"].isin(Op.UPDATE, Op.DELETE), F.when(F.size(known) > 0, known))
@@ -248,9 +244,9 @@ def _after(c: Change) -> Column:
 
 
 def _position(c: Change) -> Column:
-    return sequence(F.get(c["position"], 0), _order(c))
+    return sequence(log_place(c), place_in_transaction(c))
 
 
 def _transaction(c: Change) -> Column:
     first = F.get(c["transaction"]["ids"], 0)
-    return group("transaction", ids=F.when(first.isNotNull(), F.array(first)), order=_order(c))
+    return group("transaction", ids=F.when(first.isNotNull(), F.array(first)), order=place_in_transaction(c))

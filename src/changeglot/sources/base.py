@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from changeglot.codecs.base import Decoder
@@ -19,6 +19,15 @@ PLACE = "place"
 #: Columns of a transport that may give a message twice: what keeps its messages in order (a partition, a queue), and
 #: what a pipeline that sent the message wrote on it; NULL on others' messages.
 LANE, SENT = "__read_from", "__sent_as"
+#: A column of a source that makes its messages itself: when it had what they tell, TIMESTAMP.
+TAKEN = "__taken_at"
+
+
+class Reached(NamedTuple):
+    """A place in a source's log: in the source's words, and as numbers that compare with the positions of changes."""
+
+    text: str
+    numbers: tuple[int, ...]
 
 
 class Recording:
@@ -69,6 +78,15 @@ class MessageSource(ABC):
         """Has all rows of these tables read again, by the pipeline that runs or else when it next does."""
         raise ConfigError("source", f"{self.name} has messages, and no rows that could be read again")
 
+    @property
+    def latest(self) -> Column | None:
+        """STRING of a message that was `placed`, of which `reached` takes a batch's greatest; None if it has no log."""
+        return None
+
+    def reached(self, latest: str) -> Reached | None:
+        """Up to where of the log all is told; None if what is told is not yet as of one moment."""
+        return None
+
     @abstractmethod
     def check(self, spark: SparkSession) -> None:
         """Raises what is wrong before a stream begins: a service that does not answer, for instance."""
@@ -83,4 +101,7 @@ class MessageSource(ABC):
 
     @abstractmethod
     def placed(self, batch: DataFrame) -> DataFrame:
-        """DataFrame<key BINARY, value BINARY, place STRING> of a batch of them; if `marked`, LANE and SENT too."""
+        """DataFrame<key BINARY, value BINARY, place STRING> of a batch of them; if `marked`, LANE and SENT too.
+
+        It may have TAKEN.
+        """

@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from changeglot.apply.order import READ
 from changeglot.capture import part
-from changeglot.capture.lines import Lines
+from changeglot.capture.lines import SNAPSHOT, Lines
 from changeglot.capture.spool import Spool, durable, numbers
 from changeglot.capture.unread import Unread
 from changeglot.errors import ChangeglotError, ConfigError, Unreachable, complaint
 from changeglot.options import option
-from changeglot.sources.base import PLACE, MessageSource, Recording
+from changeglot.sources.base import PLACE, TAKEN, MessageSource, Reached, Recording
 from changeglot.sources.progress import Hear, followed, unheard
 from changeglot.sources.reading import Copy, Reading, Rows
 
@@ -121,6 +121,8 @@ class Captured(MessageSource):
                     reach(max(released.values(), key=numbers))
                     if reading.resumed:
                         recorder.mend(rows, reading.resumed)
+                reading.finish(rows)
+                if spool.aside.waits:
                     spool.aside.release(released)
                 recorder.unread.done(rows.tables)
                 reading.end()
@@ -172,21 +174,48 @@ class Captured(MessageSource):
 
     def sample(self, spark: SparkSession) -> DataFrame:
         if not (self.folder / "segments").exists():
-            return spark.createDataFrame([], "value STRING, file_name STRING")
+            return spark.createDataFrame([], "value STRING, file_name STRING, file_modification_time TIMESTAMP")
         lines = spark.read.format("text").schema("value STRING").option("lineSep", "\n")
         return _facts(lines.load(str(self.folder / "segments")))
 
+    @property
+    def _relations(self) -> list[tuple[str, bytes]]:
+        """The relations of the spool, by their names in lines."""
+        return [(path.stem, path.read_bytes()) for path in (self.folder / "relations").glob("*.json")]
+
+    @property
+    def latest(self) -> Column:
+        file = F.substring_index(PLACE, " ", 1)
+        # Segments come after all rows.
+        first = F.when(F.left(file, F.lit(1)) == "r", F.lit("0")).otherwise(F.lit("1"))
+        return F.when(file.contains("~"), F.concat(first, file))
+
+    def reached(self, latest: str) -> Reached | None:
+        position = latest.rpartition("~")[2].removesuffix(".lines")
+        found = numbers(position)
+        known = [json.loads(facts) for _, facts in self._relations]
+        epoch = max(each.get("epoch", 0) for each in known)
+        # Rows that were read may be newer than the changes. Another log may have smaller numbers.
+        read = [each["snapshot"] for each in known if each["snapshot"] and each.get("epoch", 0) == epoch]
+        if any(tuple(each) > found for each in read):
+            return None
+        return Reached(self.spelled(found), found)
+
+    def spelled(self, numbers: Sequence[int]) -> str:
+        """A position in the database's words."""
+        return ".".join(map(str, numbers))
+
     def placed(self, batch: DataFrame) -> DataFrame:
-        known = [(path.stem, path.read_bytes()) for path in (self.folder / "relations").glob("*.json")]
-        relations = batch.sparkSession.createDataFrame(known, "__relation STRING, key BINARY")
+        relations = batch.sparkSession.createDataFrame(self._relations, "__relation STRING, key BINARY")
         # Of each relation once, not of each line.
         relations = relations.withColumn(READ, self.decoder.read(F.col("key")))
         field_ = partial(F.split_part, F.col("value"), F.lit("\t"))
-        told = F.when(~F.left("value", F.lit(1)).isin("r", "c"), field_(F.lit(4)))
+        told = F.when(~F.left("value", F.lit(1)).isin(*SNAPSHOT), field_(F.lit(4)))
         lines = batch.select(
             F.col("value").cast("binary").alias("value"),
             F.concat_ws(" ", "file_name", field_(F.lit(3)), told).alias(PLACE),
             field_(F.lit(2)).alias("__relation"),
+            F.col("file_modification_time").alias(TAKEN),
         )
         return lines.join(F.broadcast(relations), "__relation", "left").drop("__relation")
 
@@ -199,7 +228,7 @@ def _said(problem: Exception) -> ChangeglotError:
 
 
 def _facts(lines: DataFrame) -> DataFrame:
-    return lines.select("value", F.col("_metadata.file_name"))
+    return lines.select("value", "_metadata.file_name", "_metadata.file_modification_time")
 
 
 class _Recorded(Recording):

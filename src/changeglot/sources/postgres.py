@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
@@ -30,6 +30,9 @@ class Postgres(Captured, Server):
     def check(self, spark: SparkSession) -> None:
         part(self.name)
         self.connect().close()
+
+    def spelled(self, numbers: Sequence[int]) -> str:
+        return str(part(self.name).lsn(numbers[0]))
 
     def copy(self, rows: Snapshot) -> Copy:
         return partial(part(self.name).copy, self.server, rows.name)

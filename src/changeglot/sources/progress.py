@@ -25,12 +25,12 @@ class Read(NamedTuple):
 
 
 #: By table.
-Progress = Mapping[str, Read]
+Extent = Mapping[str, Read]
 #: Is told, maybe by another thread.
-Hear = Callable[[Progress], None]
+Hear = Callable[[Extent], None]
 
 
-def unheard(_: Progress) -> None:
+def unheard(_: Extent) -> None:
     """Nobody listens."""
 
 
@@ -73,7 +73,7 @@ def followed(folder: Path, pieces: Sequence[tuple[str, Any]], hear: Hear) -> Ite
         _clear(folder)
 
 
-def _reading(folder: Path, pieces: Sequence[tuple[str, Any]]) -> Progress:
+def _reading(folder: Path, pieces: Sequence[tuple[str, Any]]) -> Extent:
     """Of pieces that were read as they were, of others by what is thought of them. Any: see above."""
     noted = dict(path.name.removesuffix(_END).rsplit("~", 1) for path in folder.glob(f"*{_END}"))
     found: dict[str, Read] = {}

@@ -14,8 +14,11 @@ from changeglot.capture.spool import described, durable, move, numbers
 from changeglot.sources.progress import note
 
 _END, _DONE = ".lines", ".done"
-#: Nanoseconds by which what empties a table is older than its rows: Spark reads the oldest first.
+#: Nanoseconds by which what empties a table is older than its rows, and what ends them younger: Spark reads the oldest
+#: first, and may end a batch anywhere.
 _STEP = 1_000_000
+#: In the place of a piece's number.
+_FIRST, _LAST = "000000", "999999"
 
 
 class Piece(Protocol):
@@ -38,6 +41,9 @@ class Rows(Protocol):
     tables: Sequence[str]
     chunks: Sequence[Any]
     position: Any
+    #: Lines that come after all of them, and the position as of which all tables are then, if there is one.
+    ends: bytes
+    reached: str
     #: Whether a snapshot that follows it may read what this one has not: changes tell what is between them.
     resumable: bool
 
@@ -119,7 +125,7 @@ class Reading:
 
     def clear(self, lines: bytes) -> None:
         """What empties the `cleared` tables becomes a segment, before all rows."""
-        path = self._rows / f"r{self._at:020d}-000000{_END}"
+        path = self._rows / f"r{self._at:020d}-{_FIRST}{_END}"
         durable(path, lines)
         os.utime(path, ns=(self._at - _STEP, self._at - _STEP))
         move(path, self.folder / "segments" / path.name)
@@ -135,6 +141,15 @@ class Reading:
             table = of[name].of
             found[table] = min(found.get(table, position), position, key=numbers)
         return found
+
+    def finish(self, rows: Rows) -> None:
+        """What tells that all rows are there becomes a segment, after all of them."""
+        if rows.ends:
+            reached = f"~{rows.reached}" if rows.reached else ""
+            path = self._rows / f"r{self._at:020d}-{_LAST}{reached}{_END}"
+            durable(path, rows.ends)
+            os.utime(path, ns=(self._at + _STEP, self._at + _STEP))
+            move(path, self.folder / "segments" / path.name)
 
     def end(self) -> None:
         """All is there and noted."""
