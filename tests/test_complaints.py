@@ -15,7 +15,8 @@ Each complaint has a test that would have caught it. Those that are not here are
 5. GTID sets with holes: `test_gtids_with_holes_and_of_several_domains_are_all_recorded`.
 6. Changes lost between rows and stream: test_postgres_recorder.py
    `test_rows_and_changes_make_the_table_while_it_is_written`, test_mysql_recorder.py
-   `test_a_snapshot_and_what_is_written_meanwhile_make_the_table`.
+   `test_a_snapshot_and_what_is_written_meanwhile_make_the_table`; and
+   `test_a_table_that_is_altered_while_its_rows_are_read_is_read_again`.
 7. Binlog purged, or its numbers begin anew: test_mysql_recorder.py `test_a_binlog_that_was_purged_is_lost` and
    `test_a_binlog_that_was_reset_is_lost_though_it_is_as_long_again`; and
    `test_a_binlog_that_counts_from_one_again_is_lost`.
@@ -61,7 +62,7 @@ from changeglot.capture.findings import recorded
 from changeglot.capture.pgcatalog import number
 from changeglot.capture.postgres import InUse, Lost
 from changeglot.capture.spool import Spool
-from changeglot.errors import ChangeglotError
+from changeglot.errors import ChangeglotError, Rewritten
 
 #: Of the huge transaction.
 ROWS, WIDE = 300_000, 200
@@ -193,6 +194,28 @@ def test_a_binlog_that_counts_from_one_again_is_lost(shop: Shop) -> None:
     shop.server = replace(shop.server, snapshot="when_needed")
     shop.restarted()
     assert [row for _, row in shop.copied(shop.recorder.prepare())] == [{"id": "1"}]
+
+
+def test_a_table_that_is_altered_while_its_rows_are_read_is_read_again(place: Place, shop: Shop) -> None:
+    for run in (place.sql, shop.run):
+        run("CREATE TABLE t (id int PRIMARY KEY, a int, b int)", "INSERT INTO t VALUES (1, 2, 3)")
+    recorder = place.recorder()
+    snapshot = recorder.prepare()
+    assert snapshot is not None
+    place.sql("ALTER TABLE t DROP b")
+    with pytest.raises(Rewritten, match=r"public\.t was altered while its rows were read"):
+        place.copied(snapshot)
+    assert [each.new for each in place.copied(recorder.snapshot(["public.t"]))] == [{"id": "1", "a": "2"}]
+    named = f"{shop.name}.t"
+    chunks = shop.recorder.prepare()
+    # As of a position behind the statement, the rows would lack what was changed between the two.
+    for statement in ("ALTER TABLE t DROP b", "ALTER TABLE t ADD c int DEFAULT 4"):
+        shop.run(statement)
+        with pytest.raises(Rewritten, match=f"{named} was altered while its rows were read"):
+            shop.copied(chunks)
+        assert not list(shop.folder.glob(".chunk*"))
+        chunks = shop.recorder.snapshot([named])
+    assert [row for _, row in shop.copied(chunks)] == [{"id": "1", "a": "2", "c": "4"}]
 
 
 # What it costs

@@ -800,9 +800,15 @@ def test_who_may_not_is_told_what_to_grant(shop: Shop) -> None:
 
 def test_a_server_without_a_binlog_is_refused(tmp_path: Path) -> None:
     with MariaDB.start(tmp_path, settings={"skip_log_bin": ""}) as service:
-        server = Server("127.0.0.1", service.user, ("shop.*",), port=service.port)
-        with pytest.raises(ChangeglotError, match='log_bin is "OFF"'):
-            Recorder(server, Spool(tmp_path / "spool")).prepare()
+        shop = Shop(service, "shop", tmp_path / "spool")
+        shop.run("CREATE TABLE item (id int PRIMARY KEY)", "INSERT INTO item VALUES (1)")
+        with pytest.raises(ChangeglotError, match='log_bin is "OFF"') as caught:
+            shop.recorder.prepare()
+        assert "log_bin = binlog" in caught.value.hint
+        # Its file of options without the word, and started again.
+        service.state["settings"].clear()
+        service.restart()
+        assert [row for _, row in shop.copied(shop.recorder.prepare())] == [{"id": "1"}]
 
 
 @pytest.mark.parametrize("pattern", ["item", "a.b.c", ".item"])
