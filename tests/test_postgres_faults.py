@@ -234,8 +234,15 @@ def test_a_table_that_is_renamed_is_not_lost_in_silence(place: Place) -> None:
 def test_a_server_without_a_log_of_changes_is_refused(tmp_path: Path) -> None:
     with Postgres.start(tmp_path, password=PASSWORD, version="14", settings={"wal_level": "replica"}) as postgres:
         place = Place(postgres, tmp_path)
-        place.sql("CREATE TABLE t (id int PRIMARY KEY)")
+        place.sql("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
         with pytest.raises(ChangeglotError, match='wal_level is "replica"') as caught:
             place.recorder().prepare()
-        assert "ALTER SYSTEM SET wal_level = logical" in caught.value.hint
+        mends = "ALTER SYSTEM SET wal_level = logical"
+        assert mends in caught.value.hint
+        place.sql(mends)
+        postgres.restart()
+        place.connection = place.connect()
+        snapshot = place.recorder().prepare()
+        assert snapshot is not None
+        assert [each.new for each in place.copied(snapshot)] == [{"id": "1"}]
         place.connection.close()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 import pytest
 from recorded import Place, folded, recording, table, until, written
 
@@ -302,9 +300,7 @@ def test_a_table_is_read_later_exactly_as_of_a_position(place: Place) -> None:
     assert slots == [(place.name,)]
 
 
-def test_a_large_transaction_needs_little_memory_and_is_there_whole_or_not_at_all(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_transaction_is_there_whole_or_not_at_all(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pgstream, "LARGE", 256 << 10)
     place.sql("CREATE TABLE t (id int PRIMARY KEY, a text)")
     recorder = place.begun()
@@ -315,13 +311,7 @@ def test_a_large_transaction_needs_little_memory_and_is_there_whole_or_not_at_al
     recorder.record(stop=lambda: any(segments.iterdir()) and (place.folder / ".segment").exists())
     assert [each.new["id"] for each in place.lines()] == ["0"]
     assert not (place.folder / ".segment").exists()
-    end = recorder.current()
-    tracemalloc.start()
-    try:
-        recorder.record(end)
-        assert tracemalloc.get_traced_memory()[1] < 6 << 20
-    finally:
-        tracemalloc.stop()
+    recorder.record(recorder.current())
     found = place.lines()
     assert [each.new["id"] for each in found] == [str(n) for n in range(100001)]
     assert [each.last for each in found] == [True, *[False] * 99999, True]

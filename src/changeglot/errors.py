@@ -7,6 +7,7 @@ ChangeglotError
 ├── SchemaChange       a table of the source changed as the pipeline was not told to follow (apply/schema.py)
 ├── Unreachable        a database that is captured cannot be reached now
 ├── Lost               it has forgotten changes that were not recorded
+├── Rewritten          a table was emptied or altered while its rows were read
 ├── ServiceFailed      a server to be thrown away does not start or answer (throwaway/service.py)
 ├── PipelineFailed     Spark, a disk or a service stopped a pipeline
 └── MissingError       Java, Spark or the kernel is missing or does not fit
@@ -66,3 +67,11 @@ class Unreachable(ChangeglotError):
 
 class Lost(ChangeglotError):
     """Changes that were not recorded are gone: rows have to be read again."""
+
+
+class Rewritten(ChangeglotError):
+    """A table was emptied or altered while its rows were read: `table` has to be read again."""
+
+    def __init__(self, table: str, what: str, *, hint: str = "") -> None:
+        super().__init__(what, hint=hint)
+        self.table = table

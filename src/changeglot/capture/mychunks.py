@@ -16,13 +16,15 @@ from changeglot.capture.binlog import Position
 from changeglot.capture.mycatalog import Declared, Described, Kind, describe, origin, quoted, rendered, version_of
 from changeglot.capture.myserver import Server
 from changeglot.capture.spool import described, move
-from changeglot.errors import ChangeglotError
+from changeglot.errors import ChangeglotError, Rewritten
 
 #: Rows of a chunk, about.
 ROWS = 100_000
 #: Types whose values as the client gives them are found again, so that a table can be cut at them.
 _CUT = {"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "char", "varchar", "binary", "varbinary"}
 _CUT |= {"date", "datetime", "timestamp", "uuid"}
+#: The server does not know a column, or has another table by now than the transaction that reads it.
+_ALTERED = (1054, 1412)
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,12 @@ def copy(server: Server, chunk: Chunk, path: Path) -> Copied:
         head = f"r\t{relation}\t{chunk.number}.".encode()
         count = 0
         with connection.cursor() as cursor, part.open("wb", buffering=1 << 20) as file:
-            cursor.execute(query, values)
+            try:
+                cursor.execute(query, values)
+            except pymysql.err.OperationalError as problem:
+                if problem.args[0] in _ALTERED:
+                    raise _altered(chunk, part) from None
+                raise
             while rows := cursor.fetchmany(1000):
                 try:
                     lines = [b"%b%d\t%b\n" % (head, n, row) for n, (row,) in enumerate(rows, count)]
@@ -110,8 +117,19 @@ def copy(server: Server, chunk: Chunk, path: Path) -> Copied:
             file.flush()
             os.fsync(file.fileno())
             size = file.tell()
+        # Who has read a table keeps it from being altered, so that it was before or not at all.
+        with server.connected() as other:
+            now = describe(other, chunk.database, chunk.table)
+        if now is None or now.columns != chunk.columns:
+            raise _altered(chunk, part)
     move(part, path)
     return Copied(count, size, facts, relation)
+
+
+def _altered(chunk: Chunk, part: Path) -> Rewritten:
+    part.unlink()
+    named = f"{chunk.database}.{chunk.table}"
+    return Rewritten(named, f"{named} was altered while its rows were read", hint="Read it again, by a new snapshot.")
 
 
 def _snapshot(connection: pymysql.Connection[Cursor]) -> Position:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: What the server, or the way to it, says when it may be otherwise soon.
 AWAY = {1040, 1053, 1077, 1079, 1129, 1152, 1158, 1159, 1160, 1161, 1927, 2002, 2003, 2006, 2013, 2055}
+#: An account that lets nobody in: of MySQL, of MariaDB.
+_LOCKED = {3118, 4151}
 #: Of all connections: all times in UTC, no surprises, and patience while Spark is slow or nobody asks.
 _SESSION = {"time_zone": "'+00:00'", "sql_mode": "''", "net_write_timeout": 3600, "wait_timeout": 31536000}
 _SYSTEM = ("information_schema", "mysql", "performance_schema", "sys")
@@ -127,6 +129,8 @@ def _explained(problem: Exception, doing: str, user: str) -> ChangeglotError:
         return ConfigError("ssl", f"{doing}: {said}", hint="pip install cryptography, or set ssl to require.")
     if code in (1045, 1698, 1044, 2054, 2059) or isinstance(problem, RuntimeError):
         return ConfigError("password", f"{doing}: {said}", hint="Are user and password right?")
+    if code in _LOCKED:
+        return ChangeglotError(f"{doing}: {said}", hint=f"ALTER USER '{user}'@'%' ACCOUNT UNLOCK; lets it in.")
     if code in (1142, 1143, 1227):
         grants = "REPLICATION SLAVE, REPLICATION CLIENT, RELOAD, SELECT"
         return ChangeglotError(

@@ -21,20 +21,13 @@ from psycopg.pq.abc import PGconn, PGresult
 from changeglot.capture.pgcatalog import Catalog, Table, telling
 from changeglot.capture.pgserver import Server
 from changeglot.capture.spool import Spool, move
-from changeglot.errors import ChangeglotError, Unreachable
+from changeglot.errors import Rewritten as Rewritten
+from changeglot.errors import Unreachable
 
 #: Bytes that a chunk is about as large as.
 CHUNK = 64 << 20
 #: How many rows are asked for at once by their keys.
 _KEYS = 500
-
-
-class Rewritten(ChangeglotError):
-    """A table was emptied or written anew since the snapshot, which cannot be read any more: `table` needs another."""
-
-    def __init__(self, table: str, what: str, *, hint: str = "") -> None:
-        super().__init__(what, hint=hint)
-        self.table = table
 
 
 @dataclass(frozen=True)
@@ -124,7 +117,14 @@ def copy(server: Server, snapshot: str, chunk: Chunk, path: str | Path) -> Copie
     with telling(server, f"reading rows of {chunk.of}"), closing(server.connect()) as connection:
         enter(connection, snapshot)
         with part.open("wb", buffering=1 << 20) as file:
-            count = _copied(connection, query.as_string(connection).encode(), file)
+            try:
+                count = _copied(connection, query.as_string(connection).encode(), file)
+            except errors.UndefinedColumn as problem:
+                part.unlink()
+                said = (
+                    f"{chunk.schema}.{chunk.table} was altered while its rows were read: {server.hidden(str(problem))}"
+                )
+                raise Rewritten(chunk.of, said, hint="Read it again, by a new snapshot.") from None
             size = file.tell()
             file.flush()
             os.fsync(file.fileno())

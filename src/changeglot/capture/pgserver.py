@@ -33,6 +33,7 @@ _REFUSALS = {
     "password authentication failed": 'Is "password" that of the user?',
     "no password supplied": 'Set "password".',
     "no pg_hba.conf entry": "Let the user come from this machine: a line in the server's pg_hba.conf.",
+    "is not permitted to log in": "Type: ALTER ROLE {user} LOGIN",
     "does not exist": 'Are "database" and "user" those of the server?',
     "permission denied for database": "Type: GRANT CONNECT ON DATABASE {database} TO {user}",
     "permission denied": "Type: ALTER ROLE {user} REPLICATION",

@@ -88,6 +88,7 @@ class Recorder:
                 # It was made by one who ended before anything was recorded, or is of no use any more.
                 self._drop_slot(catalog)
             self.unread.add([] if mode == "no_data" else [str(each) for each in tables])
+            self.unread.meet([str(each) for each in tables])
         with telling(self._server, f'making slot "{self._server.slot}"'):
             return self._begin()
 
@@ -109,7 +110,11 @@ class Recorder:
 
     def _chosen(self, tables: Sequence[Table]) -> list[str]:
         """Those to be read, of the tables there are."""
-        self.unread.take([str(each) for each in tables])
+        names = [str(each) for each in tables]
+        self.unread.take(names)
+        if self._server.snapshot != "no_data":
+            # Some have been published by others, or have another name now.
+            self.unread.add(self.unread.meet(names))
         wanted = set(self.unread.tables)
         return [str(each) for each in tables if str(each) in wanted]
 

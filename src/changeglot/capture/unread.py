@@ -21,10 +21,10 @@ class Unread:
 
     def _noted(self) -> dict[str, list[str]]:
         noted: dict[str, list[str]] = json.loads(self._note.read_bytes()) if self else {}
-        return {"tables": [], "again": [], "patterns": []} | noted
+        return {"tables": [], "again": [], "patterns": [], "known": []} | noted
 
-    def _put(self, tables: Collection[str], again: Collection[str], patterns: Sequence[str]) -> None:
-        said = {"tables": sorted(tables), "again": sorted({*again} & {*tables}), "patterns": list(patterns)}
+    def _put(self, **changed: Collection[str]) -> None:
+        said = {name: list(each) for name, each in (self._noted() | changed).items()}
         durable(self._note, json.dumps(said).encode())
 
     @property
@@ -45,13 +45,25 @@ class Unread:
     def add(self, tables: Collection[str], *, again: bool = False, patterns: Sequence[str] | None = None) -> None:
         """These are to be read, too."""
         noted = self._noted()
-        chosen = noted["patterns"] if patterns is None else patterns
-        self._put({*noted["tables"], *tables}, {*noted["again"], *(tables if again else ())}, chosen)
+        self._put(
+            tables=sorted({*noted["tables"], *tables}),
+            again=sorted({*noted["again"], *(tables if again else ())}),
+            patterns=noted["patterns"] if patterns is None else patterns,
+        )
 
     def done(self, tables: Collection[str]) -> None:
         """All rows of these were read."""
         noted = self._noted()
-        self._put({*noted["tables"]} - {*tables}, noted["again"], noted["patterns"])
+        left = {name: [each for each in noted[name] if each not in tables] for name in ("tables", "again")}
+        self._put(**left)
+
+    def meet(self, tables: Collection[str]) -> list[str]:
+        """Those that are met for the first time, or under another name than before."""
+        known = set(self._noted()["known"])
+        met = [each for each in tables if each not in known]
+        if met:
+            self._put(known=sorted({*known, *met}))
+        return met
 
     def forget(self) -> None:
         self._note.unlink(missing_ok=True)
