@@ -51,7 +51,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from databases import MariaDB, Postgres
 from recorded import NUMBERS, PASSWORD, Place, dropped, folded, freed, recording, table, until
 from test_mysql_recorder import Shop
 from test_postgres_faults import child
@@ -63,6 +62,7 @@ from changeglot.capture.pgcatalog import number
 from changeglot.capture.postgres import InUse, Lost
 from changeglot.capture.spool import Spool
 from changeglot.errors import ChangeglotError, Rewritten
+from changeglot.throwaway.databases import MariaDB, Postgres
 
 #: Of the huge transaction.
 ROWS, WIDE = 300_000, 200

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import struct
+from collections.abc import Sequence
 
 import pytest
 
 from changeglot.capture.pgoutput import Column, Decoder, Relation
+from changeglot.capture.spool import field
 from changeglot.errors import ChangeglotError
 
 #: 2024-01-02 03:04:05.678901, in microseconds since 2000 and since 1970.
@@ -99,6 +102,64 @@ def test_old_rows_are_whole_or_the_key_alone() -> None:
 def test_a_value_is_escaped_and_null_is_not_text(value: str, said: str) -> None:
     ((*_, first, second, third),) = lines(begin(), relation(), change(b"I", b"N", row(value, None, value)), commit())
     assert (first, second, third) == (said, r"\N", said)
+
+
+def test_rows_of_all_kinds_of_values_become_the_same_values_in_lines() -> None:
+    drawn = random.Random(7)
+    texts = ["", "t", "n", "u", "N", "Berlin", "Peru", "nnn", "\t", "\\N", "\\-", "t\\0", "\bt", "x" * 92, "ä" * 128]
+    texts += ["tn" * 58, "N" * 0x74]
+    large = ["tn" * 128, "n" * 0x4E00, "t" * 0x7400, "\bn" * (1 << 15)]
+
+    def values() -> list[str | bytes | None]:
+        weights = drawn.choice([(9, 0, 0, 0), (9, 1, 0, 0), (9, 0, 2, 0), (9, 1, 2, 2)])
+        return [drawn.choice(each) for each in drawn.choices((texts, large, [None], [b"u"]), weights, k=3)]
+
+    def told(new: Sequence[str | bytes | None], old: Sequence[str | bytes | None] = ()) -> list[str]:
+        filled = [old[place] if old and each == b"u" else each for place, each in enumerate(new)]
+        marks = {None: rb"\N", b"u": rb"\-"}
+        return [
+            (marks[e] if e is None or isinstance(e, bytes) else field(e.encode())).decode() for e in (*filled, *old)
+        ]
+
+    payloads, wanted = [begin(), relation()], []
+    for _ in range(500):
+        new, old = values(), [None if each == b"u" else each for each in values()]
+        key: list[str | bytes | None] = [drawn.choice(texts), None, None]
+        payloads += [
+            change(b"I", b"N", row(*new)),
+            change(b"U", b"N", row(*new)),
+            change(b"U", b"O", row(*old), b"N", row(*new)),
+            change(b"U", b"K", row(*key), b"N", row(*new)),
+            change(b"D", b"O", row(*old)),
+            change(b"D", b"K", row(*key)),
+        ]
+        only_key = [key[0], b"u", b"u"]
+        wanted += [
+            ["i", "", *told(new)],
+            ["u", "", *told(new)],
+            ["u", "O", *told(new, old)],
+            ["u", "K", *told(new), *told(only_key)],
+            ["d", "O", *told(old)],
+            ["d", "K", *told(only_key)],
+        ]
+    assert [[each[0], *each[8:]] for each in lines(*payloads, commit())] == wanted
+
+
+def test_a_relation_that_is_told_again_is_as_it_was_told_last() -> None:
+    names = iter(["first", "second", None])
+    decoder = Decoder(lambda _: next(names))
+    for payload in (
+        begin(),
+        relation(),
+        change(b"I", b"N", row("1", "2", "3")),
+        relation(),
+        change(b"I", b"N", row("1", "2", "3")),
+        relation(),
+        change(b"I", b"N", row("1", "2", "3")),
+        commit(),
+    ):
+        decoder.read(payload)
+    assert [line.split(b"\t")[1] for line in decoder.taken().splitlines()] == [b"first", b"second"]
 
 
 def test_a_truncate_of_two_tables_is_two_lines_without_values() -> None:

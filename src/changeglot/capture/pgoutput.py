@@ -5,8 +5,9 @@ https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from struct import unpack_from
+import re
+from collections.abc import Callable, Sequence
+from struct import pack, unpack_from
 from typing import NamedTuple
 
 from changeglot.capture.spool import field
@@ -20,6 +21,13 @@ _BEGIN, _COMMIT, _ORIGIN, _RELATION, _TYPE, _MESSAGE, _TRUNCATE = b"BCORYMT"
 _INSERT, _UPDATE, _DELETE = b"IUD"
 _NEW, _OLD, _KEY = b"NOK"
 _TEXT, _NOTHING, _UNCHANGED = b"tnu"
+_BACKSLASH, _NEWLINE, _RETURN = b"\\\n\r"
+#: A value is `t`, its length in four bytes, and itself, in which there is no zero. One of less than 256 bytes begins
+#: so, and nothing else of a row looks so: lengths are less than 1 GiB.
+_SHORT = b"t\0\0\0"
+#: A value of less than 64 KiB, and what follows up to the next one. If as many are found as there are columns, nothing
+#: follows, and each is as it was told: their lengths need not be looked at.
+_VALUE = rb"t\0\0..([^\0]*)"
 
 
 class Column(NamedTuple):
@@ -52,6 +60,18 @@ class _Known(NamedTuple):
     others: tuple[int, ...]
 
 
+class _Whole(NamedTuple):
+    """How changes become lines if no value is large, NULL or not told, as most are.
+
+    `match` finds the values. `old`: what is said of the old row; `split`: where the new one begins behind it, if so.
+    """
+
+    begin: bytes
+    old: bytes
+    match: Callable[[bytes, int], re.Match[bytes] | None]
+    split: int
+
+
 class Decoder:
     """Payloads in, lines out. `relation` names a relation as lines do; None: its changes are left out.
 
@@ -61,6 +81,8 @@ class Decoder:
     def __init__(self, relation: Callable[[Relation], str | None]) -> None:
         self._named = relation
         self._relations: dict[int, _Known | None] = {}
+        #: By what they begin with: kind, relation, which row, and how many values it has.
+        self._wholes: dict[bytes, _Whole] = {}
         self._types: dict[int, str] = {}
         #: Whether a transaction has begun and not ended.
         self.within = False
@@ -79,13 +101,20 @@ class Decoder:
 
     def read(self, data: bytes, at: int = 0) -> bool:
         """Takes the payload that begins there. True: all that came is whole."""
+        whole = self._wholes.get(data[at : at + 8])
+        if whole is not None and (found := whole.match(data, at + 8)) is not None:
+            begin, old, _, split = whole
+            values = found.groups()
+            if split:
+                values = values[split:] + values[:split]
+            self._add(begin, _row(old, values, data[at + 8 :]))
+            return False
         kind = data[at]
         if kind == _INSERT:
             # Of the relation's number and `N` nothing but the number is of interest.
             if (known := self._relations[int.from_bytes(data[at + 1 : at + 5], "big")]) is not None:
-                found = [b""]
-                _, marks = _values(data, at + 6, found)
-                self._add(known.insert, _row(found, marks))
+                told = data[at + 6 :]
+                self._add(known.insert, _row(b"", _values(told), told))
         elif kind == _UPDATE:
             self._update(data, at)
         elif kind == _DELETE:
@@ -133,32 +162,29 @@ class Decoder:
         known = self._relations[int.from_bytes(data[at + 1 : at + 5], "big")]
         if known is None:
             return
-        at += 5
-        tag, marks, old = data[at], 0, [b""]
-        if tag != _NEW:
-            at, marks = _values(data, at + 1, old)
-            if tag == _KEY:
-                marks = _only_key(old, known.others)
-        found = [b"" if tag == _NEW else b"O" if tag == _OLD else b"K"]
-        _, unknown = _values(data, at + 1, found)
-        if tag == _OLD and unknown:
+        tag, told = data[at + 5], data[at + 6 :]
+        found = _values(told)
+        if tag == _NEW:
+            self._add(known.update, _row(b"", found, told))
+            return
+        count = len(found) // 2
+        old, found = found[:count], found[count:]
+        if tag == _KEY:
+            _only_key(old, known.others)
+        elif ABSENT in found:
             # An unchanged value that is stored aside is not told again, but the whole old row has it.
             found = [old[place] if value is ABSENT else value for place, value in enumerate(found)]
-            unknown = sum(value is NULL or value is ABSENT for value in found)
-        if tag != _NEW:
-            found += old[1:]
-        self._add(known.update, _row(found, marks + unknown))
+        self._add(known.update, _row(b"K" if tag == _KEY else b"O", found + old, told))
 
     def _delete(self, data: bytes, at: int) -> None:
         known = self._relations[int.from_bytes(data[at + 1 : at + 5], "big")]
         if known is None:
             return
-        tag = data[at + 5]
-        found = [b"O" if tag == _OLD else b"K"]
-        _, marks = _values(data, at + 6, found)
+        tag, told = data[at + 5], data[at + 6 :]
+        old = _values(told)
         if tag == _KEY:
-            marks = _only_key(found, known.others)
-        self._add(known.delete, _row(found, marks))
+            _only_key(old, known.others)
+        self._add(known.delete, _row(b"K" if tag == _KEY else b"O", old, told))
 
     def _message(self, data: bytes, at: int) -> bool:
         flags, position = unpack_from(">Bq", data, at + 1)
@@ -187,14 +213,24 @@ class Decoder:
             columns.append(Column(name, key, kind, modifier, self._types.get(kind, "")))
             at += 8
         relation = Relation(oid, schema, table, identity.decode(), tuple(columns))
+        self._wholes = {begin: each for begin, each in self._wholes.items() if begin[1:5] != pack(">I", oid)}
         name_of = self._named(relation)
         if name_of is None:
             self._relations[oid] = None
             return
         insert, update, delete, truncate = (b"%b\t%b\t" % (op, name_of.encode()) for op in (b"i", b"u", b"d", b"t"))
-        # Counted from 1: before the values stands what is said of the old row.
-        others = tuple(place for place, each in enumerate(columns, 1) if not each.key)
+        others = tuple(place for place, each in enumerate(columns) if not each.key)
         self._relations[oid] = _Known(insert, update, delete, truncate, others)
+        row = _VALUE * count
+        one = re.compile(row, re.DOTALL).fullmatch
+        two = re.compile(row + b"N" + re.escape(pack(">H", count)) + row, re.DOTALL).fullmatch
+        for kind, tag, whole in (
+            (_INSERT, _NEW, _Whole(insert, b"", one, 0)),
+            (_UPDATE, _NEW, _Whole(update, b"", one, 0)),
+            (_UPDATE, _OLD, _Whole(update, b"O", two, count)),
+            (_DELETE, _OLD, _Whole(delete, b"O", one, 0)),
+        ):
+            self._wholes[pack(">BIBH", kind, oid, tag, count)] = whole
 
 
 def _text(data: bytes, at: int) -> tuple[str, int]:
@@ -202,40 +238,55 @@ def _text(data: bytes, at: int) -> tuple[str, int]:
     return data[at:end].decode(), end + 1
 
 
-def _values(data: bytes, at: int, found: list[bytes]) -> tuple[int, int]:
-    """Adds the values of a row to those found; where the row ends, and how many are NULL or were not told."""
-    add, number = found.append, int.from_bytes
-    marks = 0
-    count = data[at] << 8 | data[at + 1]
-    at += 2
-    for _ in range(count):
-        kind = data[at]
+def _values(told: bytes) -> list[bytes]:
+    """All values of a row, or of two. What is NULL or was not told is these very objects."""
+    before, *pieces = told.split(_SHORT)
+    found: list[bytes] = []
+    if len(before) > 2:
+        # Before them stands how many they are.
+        _others(before[2:], found)
+    for piece in pieces:
+        end = piece[0] + 1
+        found.append(piece[1:end])
+        if end < len(piece):
+            _others(piece[end:], found)
+    return found
+
+
+def _others(told: bytes, found: list[bytes]) -> None:
+    """Adds what is no short value."""
+    if not told.strip(b"n"):
+        found += [NULL] * len(told)
+        return
+    at = 0
+    while at < len(told):
+        kind = told[at]
+        at += 1
         if kind == _TEXT:
-            start = at + 5
-            at = start + number(data[at + 1 : start], "big")
-            add(data[start:at])
+            start = at + 4
+            at = start + int.from_bytes(told[at:start], "big")
+            found.append(told[start:at])
+        elif kind == _NOTHING:
+            found.append(NULL)
+        elif kind == _UNCHANGED:
+            found.append(ABSENT)
+        elif kind == _NEW:
+            # The old row ends, and the new one begins with how many they are.
+            at += 2
         else:
-            marks += 1
-            at += 1
-            if kind == _NOTHING:
-                add(NULL)
-            elif kind == _UNCHANGED:
-                add(ABSENT)
-            else:
-                raise ChangeglotError(f"the server sent a value of an unknown kind, {chr(kind)!r}")
-    return at, marks
+            raise ChangeglotError(f"the server sent a value of an unknown kind, {chr(kind)!r}")
 
 
-def _only_key(old: list[bytes], others: tuple[int, ...]) -> int:
-    """Leaves the key's values alone: the others come as NULL, which they need not be. How many those are."""
+def _only_key(old: list[bytes], others: tuple[int, ...]) -> None:
+    """Leaves the key's values alone: the others come as NULL, which they need not be."""
     for place in others:
         old[place] = ABSENT
-    return sum(value is NULL or value is ABSENT for value in old)
 
 
-def _row(found: list[bytes], marks: int) -> bytes:
-    """The values as fields of a line; those that are NULL or were not told are these very objects."""
-    row = b"\t".join(found)
-    if row.count(b"\\") == marks and row.count(b"\t") == len(found) - 1 and b"\n" not in row and b"\r" not in row:
+def _row(old: bytes, found: Sequence[bytes], told: bytes) -> bytes:
+    """What is said of the old row, and the values, as fields of a line."""
+    row = b"\t".join([old, *found])
+    # A length may look like a backslash: that is rare, and does no harm.
+    if _BACKSLASH not in told and row.count(b"\t") == len(found) and _NEWLINE not in row and _RETURN not in row:
         return row
-    return b"\t".join([value if value is NULL or value is ABSENT else field(value) for value in found])
+    return b"\t".join([old, *(value if value is NULL or value is ABSENT else field(value) for value in found)])

@@ -87,8 +87,9 @@ class Recorder:
             if self.unread:
                 # It was made by one who ended before anything was recorded, or is of no use any more.
                 self._drop_slot(catalog)
-            self.unread.add([] if mode == "no_data" else [str(each) for each in tables])
-            self.unread.meet([str(each) for each in tables])
+            names = [str(each) for each in tables]
+            self.unread.meet(names, read=False)
+            self.unread.add([] if mode == "no_data" else names)
         with telling(self._server, f'making slot "{self._server.slot}"'):
             return self._begin()
 
@@ -106,15 +107,16 @@ class Recorder:
                 if str(problem) != self._said:
                     logger.warning("a table is not captured: %s", problem)
                     self._said = str(problem)
+                published = catalog.published()
+                tables = [each for each in tables if (each.schema, each.table) in published]
             return self._chosen(tables)
 
     def _chosen(self, tables: Sequence[Table]) -> list[str]:
         """Those to be read, of the tables there are."""
         names = [str(each) for each in tables]
         self.unread.take(names)
-        if self._server.snapshot != "no_data":
-            # Some have been published by others, or have another name now.
-            self.unread.add(self.unread.meet(names))
+        # Some have been published by others, or have another name now.
+        self.unread.meet(names, read=self._server.snapshot != "no_data")
         wanted = set(self.unread.tables)
         return [str(each) for each in tables if str(each) in wanted]
 

@@ -57,13 +57,12 @@ class Unread:
         left = {name: [each for each in noted[name] if each not in tables] for name in ("tables", "again")}
         self._put(**left)
 
-    def meet(self, tables: Collection[str]) -> list[str]:
-        """Those that are met for the first time, or under another name than before."""
-        known = set(self._noted()["known"])
-        met = [each for each in tables if each not in known]
+    def meet(self, tables: Collection[str], *, read: bool) -> None:
+        """Those that are met for the first time, or under another name than before, are to be read if they may."""
+        noted = self._noted()
+        met = {*tables} - {*noted["known"]}
         if met:
-            self._put(known=sorted({*known, *met}))
-        return met
+            self._put(known=sorted({*noted["known"], *met}), tables=sorted({*noted["tables"], *(met if read else ())}))
 
     def forget(self) -> None:
         self._note.unlink(missing_ok=True)
