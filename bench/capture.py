@@ -1,4 +1,4 @@
-"""Capture: how fast a database's rows and changes are recorded, beside Debezium and beside the database's own COPY.
+"""Capture: how fast a database's rows and changes are recorded, beside Debezium and COPY, and where they are when.
 
 usage: capture.py, after run.py: brings its results.md up to date. `--quick` is a trial with few rows.
 """
@@ -17,11 +17,13 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import commits
 import meter
 import psycopg
 import report
+from apply import session
 from psycopg import sql
-from results import CaptureRun
+from results import CaptureRun, DelayRun
 from run import say
 from worker import Worker
 
@@ -29,9 +31,14 @@ from changeglot import __version__, jars
 from changeglot.capture.postgres import Chunk, Recorder, Server, copy
 from changeglot.capture.spool import Spool
 from changeglot.errors import MissingError
+from changeglot.sources.kafka import Kafka as KafkaSource
 from changeglot.throwaway.databases import Postgres
 
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "tools"))
+
+from services import Kafka  # noqa: E402  # The folder of tools is none of Python's.
+
 DATA = HERE / "data" / "capture"
 ROUNDS = 3
 #: Rounds that are not counted: Java is slow until it has compiled what it runs, here for some hundred thousand events.
@@ -323,19 +330,30 @@ def snapshot(source: Source, debezium: Debezium, pool: ProcessPoolExecutor, rows
     return turns("snapshot", rows, rounds, postgres, contenders, lambda: None)
 
 
-def measure(changes: int, rows: int, rounds: int) -> list[CaptureRun]:
-    """All parts, one after the other, each with the same server and the same engine beside ours."""
+def delayed(postgres: Postgres, warm: int, seconds: int) -> list[DelayRun]:
+    """How long a commit is on its way."""
+    spark = session(TASKS, "4g", DATA, [KafkaSource("", ("any",))])
+    try:
+        with Kafka.start(DATA) as kafka:
+            return list(commits.delays(spark, postgres, kafka, DATA, warm, seconds))
+    finally:
+        spark.stop()
+
+
+def measure(changes: int, rows: int, rounds: int, warm: int, seconds: int) -> list[CaptureRun | DelayRun]:
+    """All parts, one after the other, with the same server, and where it is compared the same engine beside ours."""
     DATA.mkdir(parents=True)
-    with (
-        Postgres.start(DATA) as postgres,
-        closing(Debezium(postgres)) as debezium,
-        ProcessPoolExecutor(TASKS, get_context("spawn")) as pool,
-    ):
+    with Postgres.start(DATA) as postgres:
         source = Source(postgres)
-        return [
-            *stream(source, debezium, pool, changes, rounds),
-            *snapshot(source, debezium, pool, rows, rounds),
-        ]
+        with (
+            closing(Debezium(postgres)) as debezium,
+            ProcessPoolExecutor(TASKS, get_context("spawn")) as pool,
+        ):
+            compared = [
+                *stream(source, debezium, pool, changes, rounds),
+                *snapshot(source, debezium, pool, rows, rounds),
+            ]
+        return [*compared, *delayed(postgres, warm, seconds)]
 
 
 def main() -> None:
@@ -344,9 +362,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a trial with little, one round; prints what it measured")
     options = parser.parse_args()
     changes, rows, rounds = (50_000, 200_000, 1) if options.quick else (CHANGES, ROWS, options.rounds)
+    warm, seconds = (20, 5) if options.quick else (30, 20)
     shutil.rmtree(DATA, ignore_errors=True)
     try:
-        runs = measure(changes, rows, rounds)
+        runs = measure(changes, rows, rounds, warm, seconds)
     finally:
         shutil.rmtree(DATA, ignore_errors=True)
     if options.quick:

@@ -411,14 +411,16 @@ def topics_section(results: Results) -> Iterator[str]:
     )
     if all(one.mode == "micro-batch" for one in delays):
         yield "Real-time mode was not measured: `make compat` fetches the Spark that it wants."
-    heads = ("mode", "messages/s wanted:", "sent:", "p50 ms:", "p99 ms:", "")
-    yield table(heads, map(_delay, delays))
+    yield table(("mode", "messages/s wanted:", *DELAY_HEADS), map(_delay, delays))
+
+
+DELAY_HEADS = ("sent:", "p50 ms:", "p99 ms:", "")
 
 
 def _delay(one: DelayRun) -> Sequence[str]:
     shown = [f"{delay:,.0f}" for delay in one.delays] if one.steady else ["", ""]
     lost = f", {one.lost:,} were waited for in vain" if one.lost else ""
-    behind = f"did not keep up: {one.translated:,.0f} messages/s, from the first sent to the last read{lost}"
+    behind = f"did not keep up: {one.translated:,.0f}/s, from the first sent to the last read{lost}"
     return one.mode, f"{one.rate:,}", f"{one.sent:,.0f}", *shown, "kept up" if one.steady else behind
 
 
@@ -463,8 +465,9 @@ def _captured(one: CaptureRun) -> Sequence[str]:
 
 
 def capture_section(results: Results) -> Iterator[str]:
-    """What a database tells: beside Debezium and beside COPY."""
-    runs = {(one.part, one.who): one for one in results.capture}
+    """What a database tells: beside Debezium and beside COPY, and how long a commit is on its way."""
+    runs = {(one.part, one.who): one for one in results.capture if isinstance(one, CaptureRun)}
+    delays = [one for one in results.capture if isinstance(one, DelayRun)]
     if not runs:
         yield "Not measured."
         return
@@ -485,6 +488,15 @@ def capture_section(results: Results) -> Iterator[str]:
     yield table(heads, map(_captured, runs.values()))
     rows = (each.row(runs) for each in FASTER if {(each.part, each.ours), (each.part, each.other)} <= runs.keys())
     yield table(("", "wanted", "clock:", "verdict"), rows)
+    if not delays:
+        return
+    yield (
+        "How long a commit is on its way through a pipeline that goes on, one row in each transaction: from just "
+        "before it is committed until a version of the Delta table that has it is there for all who read it, or "
+        "until a consumer of the topic has its message. Recorder, Spark, database, broker, and who writes and reads, "
+        f"share the machine. {delays[0].seconds} seconds each, after a warm-up. A delay is told if it kept up."
+    )
+    yield table(("", "commits/s wanted:", *DELAY_HEADS), map(_delay, delays))
 
 
 def machine(results: Results) -> str:

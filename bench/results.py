@@ -86,7 +86,7 @@ class TopicRun:
 
 @dataclass(frozen=True)
 class DelayRun:
-    """Messages through a query that goes on, `rate` of them wanted in a second and `sent` done so.
+    """Messages, or rows, through a query that goes on, `rate` of them wanted in a second and `sent` done so.
 
     `delays` are the milliseconds from sent to read again that half and 99 of 100 took at most, of those sent in
     `seconds` after a warm-up; `growth` is by how many seconds they grew in each. `translated` are messages a second,
@@ -153,7 +153,7 @@ class Results:
     apply: list[ApplyRun] = field(default_factory=list)
     loads: list[LoadRun] = field(default_factory=list)
     topics: list[TopicRun | DelayRun] = field(default_factory=list)
-    capture: list[CaptureRun] = field(default_factory=list)
+    capture: list[CaptureRun | DelayRun] = field(default_factory=list)
 
     def named(self, name: str) -> Measurement | None:
         """The measurement of that name; None when it was not run or never finished."""
@@ -184,7 +184,7 @@ class Results:
         apply = [ApplyRun(**one) for one in saved.pop("apply", [])]
         loads = [LoadRun(**one) for one in saved.pop("loads", [])]
         topics = [(DelayRun if "rate" in one else TopicRun)(**one) for one in saved.pop("topics", [])]
-        capture = [CaptureRun(**one) for one in saved.pop("capture", [])]
+        capture = [(DelayRun if "rate" in one else CaptureRun)(**one) for one in saved.pop("capture", [])]
         return cls(
             **saved,
             measurements=measurements,

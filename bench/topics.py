@@ -16,14 +16,13 @@ from contextlib import closing, contextmanager
 from itertools import cycle, islice, product
 from multiprocessing import get_context
 from pathlib import Path
-from statistics import linear_regression, quantiles
 
 import generate
 import meter
 import run
 from apply import alone
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from delays import LANES, PATIENCE, admin, going, make_topic, paced, receive
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -49,13 +48,12 @@ DATA = HERE / "data" / "topics"
 ROUNDS = 3
 #: Rounds that are not counted: Java is slow until it has compiled what it runs.
 WARM = 4
-LANES = 2
 SHOP = "shop"
+#: So the time stands in a message that was sent.
+STAMPED = r'"es":(\d+)'
 RATES = (1_000, 20_000)
 #: A Python with Spark 4.2, as `make compat` makes it, for real-time mode.
 SPARK42 = HERE.parent / ".venv-spark42" / "bin" / "python"
-#: Seconds for which messages that were sent are waited for.
-PATIENCE = 60
 #: Different messages that are sent again and again where the delay is measured.
 DIFFERENT = 10_000
 
@@ -106,22 +104,16 @@ class Topics:
     def __init__(self, spark: SparkSession, kafka: Kafka) -> None:
         self.spark, self.kafka, self.address = spark, kafka, kafka.address
 
-    def _admin(self) -> AdminClient:
-        # A new one each time: it would look for the broker, and complain, when that is gone. It tells of warnings only.
-        return AdminClient({"bootstrap.servers": self.address, "log_level": 4})
-
     def make(self, topic: str) -> str:
-        admin = self._admin()
-        admin.create_topics([NewTopic(topic, LANES, 1)])[topic].result()
-        return topic
+        return make_topic(self.address, topic)
 
     def drop(self, topic: str) -> int:
         """How many messages the topic had, which is gone then."""
         looking = Consumer({"bootstrap.servers": self.address, "group.id": "bench"})
         bounds = [looking.get_watermark_offsets(TopicPartition(topic, lane)) for lane in range(LANES)]
         looking.close()
-        admin = self._admin()
-        admin.delete_topics([topic])[topic].result()
+        client = admin(self.address)
+        client.delete_topics([topic])[topic].result()
         return sum(end - first for first, end in bounds)
 
     def load(self, data: Data, messages: int) -> None:
@@ -246,57 +238,23 @@ def send(address: str, topic: str, lines: Sequence[bytes], rate: int, seconds: i
     """Sends so many messages a second, evenly, each with the time in its `es`; gives how many a second it were."""
     halves = [re.split(rb'(?<="es":)\d+', line, maxsplit=1) for line in lines]
     producer = Producer({"bootstrap.servers": address, "queue.buffering.max.messages": 10_000_000})
-    begun, sent, messages = time.time(), 0, cycle(halves)
-    while sent < rate * seconds:
-        now = time.time()
-        due = min(rate * seconds, int((now - begun) * rate))
-        stamp = b"%d" % (now * 1000)
-        for head, tail in islice(messages, due - sent):
+    messages = cycle(halves)
+
+    def some(numbers: range) -> None:
+        stamp = b"%d" % (time.time() * 1000)
+        for head, tail in islice(messages, len(numbers)):
             producer.produce(topic, head + stamp + tail)
-        sent = due
-        producer.poll(0.002)
+
+    sent = paced(rate, seconds, some, producer.poll)
     producer.flush()
-    return sent / (time.time() - begun)
-
-
-def receive(address: str, topic: str, count: int, warm: int, seconds: int) -> dict[str, object]:
-    """The fields of a DelayRun that a reader of the translated messages, `count` in all, comes to know."""
-    stamped = re.compile(rb'"es":(\d+)')
-    reader = Consumer({"bootstrap.servers": address, "group.id": "bench", "enable.auto.commit": False})
-    reader.assign([TopicPartition(topic, lane, 0) for lane in range(LANES)])
-    read: list[tuple[float, float]] = []
-    deadline = time.time() + warm + seconds + PATIENCE
-    while len(read) < count and time.time() < deadline:
-        several = reader.consume(10_000, 0.1)
-        now = time.time()
-        for message in several:
-            found = stamped.search(message.value() or b"")
-            if found:
-                read.append((int(found[1]) / 1000, now))
-    reader.close()
-    first = min((stamp for stamp, _ in read), default=0)
-    watched = [(stamp, at - stamp) for stamp, at in read if warm <= stamp - first < warm + seconds]
-    lost = count - len(read)
-    if len({stamp for stamp, _ in watched}) < 2:
-        return {"delays": (0.0, 0.0), "growth": 0.0, "translated": 0.0, "lost": lost}
-    cuts = quantiles((delay * 1000 for _, delay in watched), n=100)
-    return {
-        "delays": (cuts[49], cuts[98]),
-        "growth": linear_regression(*zip(*watched, strict=True)).slope,
-        "translated": len(read) / (max(at for _, at in read) - first),
-        "lost": lost,
-    }
+    return sent
 
 
 @contextmanager
 def batches(topics: Topics, come: str, go: str) -> Iterator[None]:
     """A pipeline from one topic to the other, meanwhile."""
-    query = topics.pipeline(come, topics.sink(go, "canal")).run(topics.spark, once=False)
-    yield
-    problem = query.exception()
-    query.stop()
-    if problem is not None:
-        raise problem
+    with going(topics.pipeline(come, topics.sink(go, "canal")).run(topics.spark, once=False)):
+        yield
 
 
 @contextmanager
@@ -327,7 +285,7 @@ def delays(topics: Topics, data: Data, warm: int, seconds: int) -> Iterator[Dela
             come, go = topics.make(f"come-{mode}-{rate}"), topics.make(f"go-{mode}-{rate}")
             with modes[mode](topics, come, go):
                 count = rate * (warm + seconds)
-                received = pool.submit(receive, topics.address, go, count, warm, seconds)
+                received = pool.submit(receive, topics.address, go, STAMPED, count, warm, seconds)
                 sent = pool.submit(send, topics.address, come, lines, rate, warm + seconds)
                 known = {"sent": sent.result(), **received.result()}
             found = DelayRun(rate=rate, seconds=seconds, mode=mode, **known)
