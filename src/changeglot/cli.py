@@ -328,7 +328,7 @@ def demo(arguments: argparse.Namespace) -> int:
         pipeline = shop.pipeline if shop else lake.pipeline(Path(folder))
         spark = _session(arguments, **pipeline.session_settings(), **BRIEF)
         try:
-            good = _apart(lambda: live.show(spark, shop) if shop else show(spark))
+            good = _apart(lambda: live.show(spark, shop, quiet=arguments.quiet) if shop else show(spark))
         except (KeyboardInterrupt, SystemExit):
             if ours:
                 # That Spark is gone is no news then, whichever thread finds it.
