@@ -364,17 +364,30 @@ def test_what_breaks_at_a_server_is_told_with_its_fix_and_nothing_is_lost(place:
     assert folded([], place.lines()) == table(place)
 
 
-@pytest.mark.xfail(reason="the log's names are held against the publication's of now, not the table's number")
-def test_a_name_that_a_table_has_for_a_while_hides_no_change(place: Place) -> None:
-    place.sql("CREATE TABLE t (id int PRIMARY KEY, a text)")
-    recorder = place.begun("public.t")
-    place.sql(
+@pytest.mark.xfail(reason="the names that the log has of a table are those of then, the patterns' are those of now")
+@pytest.mark.parametrize("kind", ["postgres", "mysql"])
+def test_a_name_that_a_table_has_for_a_while_hides_no_change(kind: str, request: pytest.FixtureRequest) -> None:
+    """Any: as above."""
+    recorder: Any
+    made = "CREATE TABLE t (id int PRIMARY KEY, a text)"
+    if kind == "postgres":
+        place: Place = request.getfixturevalue("place")
+        place.sql(made)
+        recorder, run = place.begun("public.t"), place.sql
+    else:
+        shop: Shop = request.getfixturevalue("shop")
+        shop.server = replace(shop.server, tables=(f"{shop.name}.t",))
+        shop.restarted()
+        shop.run(made)
+        shop.recorder.prepare()
+        recorder, run = shop.recorder, shop.run
+    run(
         "INSERT INTO t VALUES (1, 'before')",
         "ALTER TABLE t RENAME TO u",
         "INSERT INTO u VALUES (2, 'meanwhile')",
         "ALTER TABLE u RENAME TO t",
     )
-    with pytest.raises(ChangeglotError, match=r"public\.u"):
+    with pytest.raises(ChangeglotError, match=r"\.u"):
         recorder.record(recorder.current())
 
 
