@@ -38,8 +38,8 @@ check: setup  ## formatting, lint, types, imports
 	$(BIN)/mypy
 	PYTHONPATH=src $(BIN)/lint-imports
 
-test: setup  ## all tests
-	$(BIN)/python -m pytest
+test: setup  ## all tests, two files at a time, each with a Spark session of its own
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 golden: setup  ## rewrite what the golden messages should decode to; read the diff
 	$(BIN)/python tools/golden.py

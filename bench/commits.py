@@ -19,11 +19,11 @@ from changeglot.pipeline import Pipeline
 from changeglot.sinks.delta import Delta
 from changeglot.sinks.kafka import Kafka as KafkaSink
 from changeglot.sources.postgres import Postgres as PostgresSource
+from changeglot.throwaway.databases import Postgres
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tools"))
 
-from databases import Postgres  # The folder of tools is none of Python's.
-from services import Kafka
+from services import Kafka  # The folder of tools is none of Python's.
 
 #: Transactions in a second, each of one row, which bears the milliseconds since 1970 just before it is committed.
 RATE = 100
