@@ -91,13 +91,15 @@ class Captured(MessageSource):
     def record(self, spark: SparkSession, *, once: bool) -> Recording:
         spool = Spool(self.folder)
         recorder = part(self.name).Recorder(self.server, spool, waits=self.server.snapshot != "initial_only")
+        # What one who was killed had on its way.
+        spool.settle()
         Reading(self.folder).recover(recorder.unread.tables)
         rows = recorder.prepare()
         if not once:
             return _Recorded(self, spark, recorder, rows, spool)
         if rows is not None:
             self.read(spark, recorder, rows, spool, recorder.reach)
-        elif spool.aside.waits:
+        elif spool.aside.keeps:
             spool.aside.release({})
         if self.server.snapshot != "initial_only":
             recorder.record(recorder.current())
@@ -278,7 +280,7 @@ class _Recorded(Recording):
     def _read(self, spark: SparkSession, recorder: Any, rows: Rows | None) -> None:
         """Has rows read, those that are to be read now and those that will be. Any: of each database its own class."""
         try:
-            if rows is None and self._spool.aside.waits:
+            if rows is None and self._spool.aside.keeps:
                 self._spool.aside.release({})
             while not self._ended:
                 if rows is not None:
@@ -303,7 +305,9 @@ class _Recorded(Recording):
             return None
 
     def _reach(self, position: str) -> None:
-        while not self._ended and not self._spool.reached(position):
+        while not self._spool.reached(position):
+            if self._ended:
+                raise ChangeglotError("reading rows: the pipeline has ended")
             time.sleep(_PAUSE)
 
     def _fail(self, problem: ChangeglotError) -> None:
