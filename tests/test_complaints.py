@@ -129,7 +129,6 @@ def test_a_server_that_was_set_back_is_not_read_on(place: Place) -> None:
         assert "when_needed" in caught.value.hint
 
 
-@pytest.mark.xfail(reason="the spool does not know which server it is of, but by its positions")
 def test_a_slot_of_the_same_name_at_another_server_is_not_read(place: Place, oldest: Postgres, tmp_path: Path) -> None:
     place.sql("CREATE TABLE t (id int PRIMARY KEY)")
     place.begun()
@@ -364,53 +363,48 @@ def test_what_breaks_at_a_server_is_told_with_its_fix_and_nothing_is_lost(place:
     assert folded([], place.lines()) == table(place)
 
 
-@pytest.mark.xfail(reason="the names that the log has of a table are those of then, the patterns' are those of now")
-@pytest.mark.parametrize("kind", ["postgres", "mysql"])
-def test_a_name_that_a_table_has_for_a_while_hides_no_change(kind: str, request: pytest.FixtureRequest) -> None:
-    """Any: as above."""
-    recorder: Any
-    made = "CREATE TABLE t (id int PRIMARY KEY, a text)"
-    if kind == "postgres":
-        place: Place = request.getfixturevalue("place")
-        place.sql(made)
-        recorder, run = place.begun("public.t"), place.sql
-    else:
-        shop: Shop = request.getfixturevalue("shop")
-        shop.server = replace(shop.server, tables=(f"{shop.name}.t",))
-        shop.restarted()
-        shop.run(made)
-        shop.recorder.prepare()
-        recorder, run = shop.recorder, shop.run
-    run(
+def test_a_name_that_a_table_has_for_a_while_hides_no_change(place: Place) -> None:
+    place.sql("CREATE TABLE t (id int PRIMARY KEY, a text)")
+    recorder = place.begun("public.t")
+    place.sql(
         "INSERT INTO t VALUES (1, 'before')",
         "ALTER TABLE t RENAME TO u",
         "INSERT INTO u VALUES (2, 'meanwhile')",
         "ALTER TABLE u RENAME TO t",
     )
-    with pytest.raises(ChangeglotError, match=r"\.u"):
+    with pytest.raises(ChangeglotError, match=r"public\.u"):
         recorder.record(recorder.current())
 
 
-@pytest.mark.xfail(reason="a table under another name is taken for one that was read, or that tells all itself")
-@pytest.mark.parametrize("kind", ["postgres", "mysql"])
-def test_a_table_that_got_another_name_is_read_under_it(kind: str, request: pytest.FixtureRequest) -> None:
-    """Any: as above."""
-    prepare: Any
-    if kind == "postgres":
-        place: Place = request.getfixturevalue("place")
-        run, prepare, of = place.sql, place.recorder().prepare, "public"
-    else:
-        shop: Shop = request.getfixturevalue("shop")
-        run, prepare, of = shop.run, shop.recorder.prepare, shop.name
-    run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+def test_a_table_that_got_another_name_is_read_under_it(place: Place) -> None:
+    place.sql("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    prepare = place.recorder().prepare
     first = prepare()
     assert first is not None
     first.close()
-    run("ALTER TABLE t RENAME TO u", "INSERT INTO u VALUES (2)")
+    place.sql("ALTER TABLE t RENAME TO u", "INSERT INTO u VALUES (2)")
     again = prepare()
     # What is in it since before has never been told of a table of that name.
     assert again is not None
-    assert again.tables == (f"{of}.u",)
+    assert again.tables == ("public.u",)
+
+
+@pytest.mark.parametrize("rename", ["RENAME TABLE {} TO {}", "ALTER TABLE {} RENAME {}", "ALTER TABLE {} RENAME TO {}"])
+def test_a_table_that_the_binlog_renames_is_read_under_its_name(shop: Shop, rename: str) -> None:
+    shop.run("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (id int PRIMARY KEY)")
+    shop.server = replace(shop.server, tables=(f"{shop.name}.t", f"{shop.name}.new"))
+    shop.restarted()
+    first = shop.recorder.prepare()
+    assert first is not None
+    shop.recorder.unread.done(first.tables)
+    # For a while, and for good.
+    shop.run(rename.format("t", "u"), "INSERT INTO u VALUES (2)", rename.format("u", "t"), "CREATE INDEX i ON t (id)")
+    shop.run(rename.format("other", "new"))
+    shop.record()
+    again = shop.recorder.prepare()
+    assert again is not None
+    assert again.tables == (f"{shop.name}.new", f"{shop.name}.t")
+    assert shop.recorder.unread.again == [f"{shop.name}.new", f"{shop.name}.t"]
 
 
 #: As BROKEN, of MariaDB: user {0}, database {1}.

@@ -15,6 +15,7 @@ from changeglot.capture.binvalues import Column, Recode, decoding, reader, recod
 from changeglot.capture.mycatalog import Declared, Kind, describe, origin, relation_facts
 from changeglot.capture.myserver import Server
 from changeglot.capture.spool import Spool
+from changeglot.capture.unread import Unread
 from changeglot.errors import Lost
 
 #: Charsets whose bytes are UTF-8 already, and Python's names of those with more than one byte a character.
@@ -72,6 +73,13 @@ _TABLE_DDL = re.compile(
     r"(?:CREATE(?:\s+OR\s+REPLACE)?|ALTER(?:\s+ONLINE)?(?:\s+IGNORE)?|DROP|RENAME)\s+TABLES?"
     rf"(?:\s+IF\s+(?:NOT\s+)?EXISTS)?\s+((?:{_FULL}(?:\s*,\s*|\s+TO\s+)?)+)",
     re.IGNORECASE,
+)
+_RENAMES = re.compile(r"RENAME\s+TABLES?\s", re.IGNORECASE)
+_RENAMED = re.compile(rf"({_FULL})\s+TO\s+({_FULL})", re.IGNORECASE)
+_ALTERED = re.compile(
+    rf"^ALTER\s.*?TABLE\s+(?:IF\s+EXISTS\s+)?({_FULL})\s(?:.*,)?\s*RENAME\s+(?!COLUMN\b|INDEX\b|KEY\b)"
+    rf"(?:TO\s+|AS\s+|=\s*)?({_FULL})",
+    re.IGNORECASE | re.DOTALL,
 )
 _INDEX_DDL = re.compile(
     r"(?:CREATE(?:\s+OR\s+REPLACE)?(?:\s+(?:UNIQUE|FULLTEXT|SPATIAL))?|DROP)\s+INDEX(?:\s+IF\s+(?:NOT\s+)?EXISTS)?"
@@ -191,6 +199,7 @@ class Tables:
             table = _names(found[1], database)[0]
             return (b"t", self._relation(*table)) if self._server.wants(*table) else None
         if found := _TABLE_DDL.match(text) or _INDEX_DDL.match(text):
+            self._ask(text, database)
             wanted = [each for each in _names(found[1], database) if self._server.wants(*each)]
             known = [each for each in wanted if each in self._known]
             return (b"q", self._relation(*(known or wanted)[0])) if wanted else None
@@ -202,6 +211,15 @@ class Tables:
                 hint="Some client has set binlog_format; it must be ROW. Take a new snapshot.",
             )
         return None
+
+    def _ask(self, text: str, database: str) -> None:
+        """Of a table that got a name that is wanted, what it had before has never been told: it is read."""
+        pairs = [each.groups() for each in _RENAMED.finditer(text)] if _RENAMES.match(text) else []
+        if found := _ALTERED.search(text):
+            pairs.append(found.groups())
+        tables = [name for _, new in pairs for name in _names(new, database) if self._server.wants(*name)]
+        if tables:
+            Unread(self._spool.folder).ask([".".join(each) for each in tables])
 
     def _relation(self, database: str, table: str) -> str:
         """The last one that was seen, or as the table is now; without columns if it is not there."""

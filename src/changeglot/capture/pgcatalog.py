@@ -230,6 +230,12 @@ class Catalog:
         asked = "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s"
         return set(self.ask(asked, self._server.publication))
 
+    def publishes(self, oid: int) -> bool:
+        """Whether the publication has the table of that number."""
+        asked = """SELECT 1 FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+            WHERE p.pubname = %s AND r.prrelid = %s"""
+        return bool(self.ask(asked, self._server.publication, oid))
+
     def publication(self) -> tuple[bool, bool, bool] | None:
         """Whether it is ours, whether it tells of roots for their partitions, and of all kinds of changes."""
         rows = self.ask(

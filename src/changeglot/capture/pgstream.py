@@ -207,7 +207,8 @@ class Stream:
     def _named(self, relation: Relation) -> str | None:
         if self._server.wants(relation.schema, relation.table):
             return self._spool.relation(self._catalog.recorded(relation))
-        if self._ours and (relation.schema, relation.table) in self._catalog.published():
+        # By its number: it may have had that name for a while only.
+        if self._ours and self._catalog.publishes(relation.oid):
             raise unwanted(self._server, (relation.schema, relation.table))
         return None
 

@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -27,7 +28,7 @@ from changeglot.capture.pgcatalog import (
 from changeglot.capture.pgrows import Chunk, Copied, Rewritten, Snapshot, chunks, copy, ends, enter, mended
 from changeglot.capture.pgserver import Server, quoted
 from changeglot.capture.pgstream import Stream, unwanted
-from changeglot.capture.spool import Spool
+from changeglot.capture.spool import Spool, durable
 from changeglot.capture.unread import Unread
 from changeglot.errors import ChangeglotError, Lost, Unreachable
 
@@ -129,6 +130,7 @@ class Recorder:
                 connection, f"CREATE_REPLICATION_SLOT {{}} LOGICAL pgoutput {keeps}", self._server.slot
             )
             snapshot = self._opened(name, position, self.unread.tables) if name else None
+        durable(self._of, self._system().encode())
         self._spool.advance(str(position))
         if snapshot:
             snapshot.reached = self._spool.position
@@ -271,6 +273,9 @@ class Recorder:
                 hint = f'Set "slot" to another name; or if the slot is of a folder that was lost, type: {drop}'
                 raise ChangeglotError(said, hint=hint)
             return
+        if self._of.exists() and self._of.read_text() != self._system():
+            said = f"{self._server.host}:{self._server.port} is another server than the one that was recorded"
+            raise Lost(said, hint=again)
         if slot is None:
             raise Lost(f'slot "{name}" is gone, and with it changes after {lsn(int(position))}', hint=again)
         if slot.lost:
@@ -287,6 +292,17 @@ class Recorder:
         if int(position) > number(end):
             said = f"the server's log ends at {end}, before {lsn(int(position))}, which was recorded"
             raise Lost(f"{said}: it is another server, or one that was set back", hint=again)
+
+    @property
+    def _of(self) -> Path:
+        """Which server it is that was recorded."""
+        return self._spool.folder / "server"
+
+    def _system(self) -> str:
+        """What a server has in common with its standbys, and with no other."""
+        with closing(self._server.connect(replication=True)) as connection:
+            ((system, *_),) = connection.execute("IDENTIFY_SYSTEM").fetchall()
+        return str(system)
 
     def _check_server(self, catalog: Catalog) -> None:
         ((level, may),) = catalog.ask(
