@@ -27,6 +27,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 from recorded import NUMBERS, PASSWORD, Place, dropped
 from services import Kafka
+from test_mysql_recorder import TYPES as MARIADB_TYPES
 from test_postgres_recorder import TYPES
 
 from changeglot import config, positions
@@ -55,7 +56,9 @@ def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
 class Shop(Place):
     """A database of PostgreSQL's."""
 
-    INSERT = "INSERT INTO {} VALUES (%s, %s, %s, %s, now()) ON CONFLICT DO NOTHING"
+    INSERT = "INSERT INTO {} (id, name, amount, body, at) VALUES (%s, %s, %s, %s, now()) ON CONFLICT DO NOTHING"
+    #: Whether a statement that alters a table is a part of the transaction around it, and told in the log.
+    DDL_WITHIN, DDL_TOLD = True, False
     TABLES = (
         "CREATE TABLE a (id int PRIMARY KEY, name text, amount numeric(12,2), body text, at timestamptz)",
         "CREATE TABLE b (id int PRIMARY KEY, name text, amount numeric(12,2), body text, at timestamptz)",
@@ -101,7 +104,8 @@ class Shop(Place):
 class Store:
     """A database of MariaDB's."""
 
-    INSERT = "INSERT IGNORE INTO {} VALUES (%s, %s, %s, %s, now(6))"
+    INSERT = "INSERT IGNORE INTO {} (id, name, amount, body, at) VALUES (%s, %s, %s, %s, now(6))"
+    DDL_WITHIN, DDL_TOLD = False, True
     TABLES = (
         *(
             f"CREATE TABLE {table} (id int PRIMARY KEY, name text, amount decimal(12,2), body longtext,"
@@ -405,35 +409,97 @@ def test_one_position_is_published_and_all_tables_are_as_of_it(
     assert [row["position"] for row in found.collect()] == ["1"]
 
 
+def test_every_type_of_mariadb_comes_the_same_through_rows_and_changes(
+    mariadb: MariaDB, tmp_path: Path, spark: SparkSession, warehouse: Path
+) -> None:
+    store = Store(mariadb, tmp_path)
+    columns = {f"c{at}": kind for at, kind in enumerate(MARIADB_TYPES)}
+    declared = "".join(f", {name} {kind}" for name, kind in columns.items())
+    made_of = "(id int PRIMARY KEY{}, g1 int AS (id % 100 + 1) STORED, g2 int AS (id % 100 + 2) VIRTUAL)"
+    store.sql(f"CREATE TABLE t {made_of.format(declared)}")
+    count = max(map(len, MARIADB_TYPES.values())) + 1
+
+    def all_from(first: int) -> None:
+        rows = (
+            ", ".join(literals[n] if n < len(literals) else "NULL" for literals in MARIADB_TYPES.values())
+            for n in range(count)
+        )
+        insert = f"INSERT INTO t (id, {', '.join(columns)}) VALUES ({{}}, {{}})"
+        store.sql("SET sql_mode = ''", *(insert.format(first + n, row) for n, row in enumerate(rows)))
+
+    all_from(0)
+    # Days that no calendar has, but zero ones.
+    odd = {name: "text" for name, kind in columns.items() if kind in ("date", "datetime")}
+    rules = [{"match": "*", "mode": ["scd1", "append"], "columns": odd}]
+    made = config.pipeline(content(store, warehouse, tables=rules), name=store.name)
+    run_through(made, spark)
+    all_from(100)
+    run_through(made, spark)
+    quarantined = made.quarantined(spark)
+    assert quarantined is None, quarantined.select("problem").collect()
+    rows = {row["id"]: row for row in spark.table(made.sink.identifier(store.name, "t")).collect()}
+    log = spark.table(made.sink.identifier(store.name, "t__log")).collect()
+    told = {int(row["key"]["id"]): row for row in log}
+    assert len(log) == len(told) == len(rows) == 2 * count
+    for n in range(count):
+        assert (told[n]["phase"], told[100 + n]["phase"]) == ("snapshot", "stream")
+        for name, kind in {**columns, "g1": "stored", "g2": "virtual"}.items():
+            assert rows[n][name] == rows[100 + n][name], kind
+            assert told[n]["after"][name] == told[100 + n]["after"][name], kind
+    assert not {name for name in columns if any(rows[count - 1][name] is not None for name in columns)}
+    shown = {kind: rows[0][name] for name, kind in columns.items()}
+    assert shown["bigint unsigned"] == Decimal("18446744073709551615")
+    assert shown["decimal(10,2)"] == Decimal("-12345678.90")
+    assert shown["decimal(65,30)"] == MARIADB_TYPES["decimal(65,30)"][0]
+    assert shown["varchar(20)"] == "a\tb\nc\rd\\e\0f"
+    assert shown["varchar(20) charset latin1"] == "äöü€"
+    assert shown["binary(4)"] == b"\x00\xff\x00\x00"
+    assert shown["time(6)"] == "-838:59:59.999999"
+    assert shown["set('a','b','ü','d')"] == "a,d"
+    assert shown["timestamp null"].isoformat() == "2024-02-29T23:59:59"
+    assert shown["inet6"] == "2001:db8::ff00:42:8329"
+    # A zero date.
+    assert rows[1]["c" + str(list(MARIADB_TYPES).index("timestamp(6) null"))] is None
+
+
 class Life:
-    """Random transactions of two sessions, until it is told to end."""
+    """Random transactions of two sessions, until it is told to end.
+
+    Each adds columns with a default to both tables, gives them another name, and drops them: `x1_7` is one that the
+    first session added, and `y1_7` the same under its later name.
+    """
 
     COLUMNS = ("name", "amount", "body", "at")
+    DEFAULT = 7
 
     def __init__(self, place: Shop | Store, seed: int) -> None:
         self.place, self.ended, self.done = place, threading.Event(), 0
+        #: How many statements altered a table, and how many may.
+        self.altered, self.allowed = 0, 0
         place.sql(*place.TABLES)
-        self.threads = [threading.Thread(target=self._live, args=(random.Random(seed + n),)) for n in (1, 2)]
+        self.threads = [threading.Thread(target=self._live, args=(n, random.Random(seed + n))) for n in (1, 2)]
         for thread in self.threads:
             thread.start()
 
-    def _live(self, rng: random.Random) -> None:
+    def _live(self, session: int, rng: random.Random) -> None:
         while not self.ended.is_set():
             # The server may restart.
             with suppress(psycopg.OperationalError, pymysql.err.Error), closing(self.place.connect()) as connection:
                 while not self.ended.is_set():
-                    self._transaction(connection.cursor(), rng)
+                    self._transaction(connection.cursor(), rng, session)
                     self.done += 1
                     time.sleep(rng.choice((0, 0.05, 0.1)))
             time.sleep(0.1)
 
-    def _transaction(self, cursor: Any, rng: random.Random) -> None:
+    def _transaction(self, cursor: Any, rng: random.Random, session: int) -> None:
         """Any: of two clients, which are used alike."""
         cursor.execute("BEGIN")
         try:
             for number in range(rng.randint(1, 6)):
                 cursor.execute(f"SAVEPOINT s{number}")
-                self._change(cursor, rng)
+                if self.place.DDL_WITHIN and rng.random() < 0.02:
+                    self._alter(cursor, rng, session)
+                self._change(cursor, rng, session)
                 if rng.random() < 0.1:
                     cursor.execute(f"ROLLBACK TO SAVEPOINT s{number}")
             cursor.execute("COMMIT" if rng.random() < 0.95 else "ROLLBACK")
@@ -441,14 +507,40 @@ class Life:
             cursor.execute("ROLLBACK")
         if rng.random() < 0.004:
             cursor.execute(f"TRUNCATE TABLE {rng.choice('ab')}")
+        if rng.random() < 0.05:
+            self._alter(cursor, rng, session)
 
-    def _change(self, cursor: Any, rng: random.Random) -> None:
+    def added(self, cursor: Any, session: str = "[12]") -> list[tuple[str, str]]:
+        """The columns that a session has added, each behind its table. Any: as above."""
+        asked = "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = '{}'"
+        cursor.execute(asked.format(self.place.schema[-1]))
+        return sorted((table, name) for table, name in cursor.fetchall() if re.match(f"[xy]{session}_", name))
+
+    def _alter(self, cursor: Any, rng: random.Random, session: int) -> None:
+        """Any: as above."""
+        if self.altered >= self.allowed:
+            return
+        self.altered += 1
+        added = self.added(cursor, str(session))
+        if len(added) < rng.randint(1, 4):
+            name = f"x{session}_{self.altered}"
+            cursor.execute(f"ALTER TABLE {rng.choice('ab')} ADD COLUMN {name} int DEFAULT {self.DEFAULT}")
+            return
+        table, name = rng.choice(added)
+        later = name.replace("x", "y")
+        renames = later != name and rng.random() < 0.5
+        cursor.execute(f"ALTER TABLE {table} " + (f"RENAME COLUMN {name} TO {later}" if renames else f"DROP {name}"))
+
+    def _change(self, cursor: Any, rng: random.Random, session: int) -> None:
         """Any: as above."""
         table, key = rng.choice("ab"), rng.randint(1, 400)
         chance = rng.random()
         if chance < 0.3:
             row = (key, rng.choice((None, "x\ty\\z\nü")), rng.randint(1, 999), "l" * rng.choice((1, 5000)))
             cursor.execute(self.place.INSERT.format(table), row)
+        elif chance < 0.4 and (added := self.added(cursor, str(session))):
+            table, column = rng.choice(added)
+            cursor.execute(f"UPDATE {table} SET {column} = %s WHERE id = %s", (rng.randint(8, 99), key))
         elif chance < 0.6:
             column = rng.choice(("name", "amount"))
             cursor.execute(f"UPDATE {table} SET {column} = %s WHERE id = %s", (str(rng.randint(1, 99)), key))
@@ -497,7 +589,7 @@ class Victim:
 
 
 def replayed(spark: SparkSession, made: Pipeline, place: Shop | Store, table: str) -> dict[int, dict[str, str | None]]:
-    """The rows that the log of a table comes to."""
+    """The rows that the log of a table comes to; where it tells of names, columns under their later ones."""
     rows: dict[int, dict[str, str | None]] = {}
     log = spark.table(made.sink.identifier(*place.schema, f"{table}__log")).orderBy("__order")
     for change in log.select("op", "key", "before", "after").toLocalIterator():
@@ -508,7 +600,8 @@ def replayed(spark: SparkSession, made: Pipeline, place: Shop | Store, table: st
         key = int(change["key"]["id"])
         old = rows.pop(key, {})
         if change["op"] != Op.DELETE:
-            rows[int(change["after"]["id"])] = {**old, **change["after"]}
+            told = {re.sub("^x", "y", name) if place.DDL_TOLD else name: v for name, v in change["after"].items()}
+            rows[int(change["after"]["id"])] = {**old, **told}
     return rows
 
 
@@ -516,11 +609,12 @@ def test_a_mirror_equals_the_database_whoever_is_killed_when(
     place: Shop | Store, spark: SparkSession, warehouse: Path
 ) -> None:
     rng = random.Random(7)
-    words = content(place, warehouse, name=f"killed-{place.name}")
+    words = content(place, warehouse, name=f"killed-{place.name}", schema_change="evolve")
     life = Life(place, 11)
     victim = Victim(place.folder, words, warehouse)
     try:
         for number in range(KILLS):
+            life.allowed += 6
             process = victim.start()
             time.sleep(rng.uniform(0.5, 9))
             if number % 3 == 2:
@@ -532,24 +626,38 @@ def test_a_mirror_equals_the_database_whoever_is_killed_when(
     made = config.pipeline(words, name="")
     run_through(made, spark)
     assert life.done > 100
+    assert life.altered > 3
     assert made.quarantined(spark) is None
     lines = published(made, spark)
     reached = [line["numbers"] for line in lines]
     assert reached == sorted(reached)
     assert len({line["batch"] for line in lines}) == len(lines)
+    with closing(place.connect()) as connection:
+        everything = life.added(connection.cursor())
     for table in "ab":
-        wanted = {row[0]: row[1:] for row in place.sql(f"SELECT * FROM {table}")}
-        found = spark.table(made.sink.identifier(*place.schema, table)).collect()
-        told = {row["id"]: tuple(row[name] for name in Life.COLUMNS) for row in found}
-        assert told.keys() == wanted.keys()
+        added = [name for of, name in everything if of == table]
+        wanted = {
+            row[0]: row[1:] for row in place.sql(f"SELECT {', '.join(('id', *life.COLUMNS, *added))} FROM {table}")
+        }
+        found = {row["id"]: row.asDict() for row in spark.table(made.sink.identifier(*place.schema, table)).collect()}
+        assert found.keys() == wanted.keys()
         log = spark.table(made.sink.identifier(*place.schema, f"{table}__log"))
         assert log.agg(F.max("position")).collect()[0][0] < reached[-1]
         again = replayed(spark, made, place, table)
         assert again.keys() == wanted.keys()
-        for key, (name, amount, body, at) in wanted.items():
+        for key, (name, amount, body, at, *values) in wanted.items():
             moment = at and (at.astimezone(UTC).replace(tzinfo=None) if at.tzinfo else at)
-            assert told[key] == (name, amount, body, moment)
+            assert tuple(found[key][each] for each in life.COLUMNS) == (name, amount, body, moment)
             assert (again[key]["name"], again[key]["amount"], again[key]["body"]) == (name, str(amount), body)
+            for column, value in zip(added, values, strict=True):
+                told = again[key].get(column.replace("x", "y") if place.DDL_TOLD else column)
+                assert found[key].get(column) == (told and int(told)), column
+                # A row that nobody touched since has it by the default, which is not told; nor is a name that is new.
+                untold = told is None and (value == life.DEFAULT or (column.startswith("y") and not place.DDL_TOLD))
+                assert untold or int(told or 0) == value, column
+        if place.DDL_TOLD:
+            ours = {each for row in found.values() for each in row if re.match("[xy][12]_", each)}
+            assert ours <= set(added)
 
 
 def test_a_row_that_goes_under_another_key_takes_along_what_was_not_told(

@@ -26,6 +26,7 @@ from changeglot.model import CHANGE, Op
 from changeglot.notes import Notes
 from changeglot.seen import seen
 from changeglot.sending import Sending
+from changeglot.settings import configured
 from changeglot.sinks.base import LakeSink, Mark
 from changeglot.sinks.delta import Delta
 from changeglot.sinks.messages import MessageSink
@@ -36,6 +37,8 @@ from changeglot.target import Applied, Planned, TableWork, Target, Upkeep
 
 logger = logging.getLogger(__name__)
 
+#: Of what must hold of the columns of a wide table Spark would make more than a memory holds, to no use here.
+_PLANNING = {"spark.sql.constraintPropagation.enabled": "false"}
 #: Settings of which there may be several, with commas.
 _LISTS = ("spark.jars", "spark.sql.extensions")
 
@@ -132,8 +135,9 @@ class Pipeline:
             recording.ask()
             if not writer:
                 writer.append(f"{self.name}/{_query_id(spark, self.checkpoint)}")
-            staged = batch if early else self._staged(batch, targets)
-            told(self._apply(staged, Mark(writer[0], number, number <= begun), targets))
+            with configured(batch.sparkSession, _PLANNING):
+                staged = batch if early else self._staged(batch, targets)
+                told(self._apply(staged, Mark(writer[0], number, number <= begun), targets))
 
         query = (self._staged(stream, targets) if early else stream).writeStream.foreachBatch(apply)
         query = query.queryName(self.name).option("checkpointLocation", self.checkpoint)
