@@ -162,10 +162,37 @@ def test_it_answers_without_java_and_in_json(place: Place, tmp_path: Path) -> No
     assert PASSWORD not in done.stdout + done.stderr
 
 
+def test_tables_are_asked_for_again_and_all_that_is_kept_is_dropped_without_java(
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = pipeline(place, tmp_path)
+    file.write_text(f"{file.read_text()}checkpoint: {place.folder.parents[1]}\n")
+    path = str(file)
+    recorder = postgres.Recorder(place.server, Spool(place.folder))
+    first = recorder.prepare()
+    assert first is not None
+    first.close()
+    recorder.unread.done(first.tables)
+    assert cli.main(["resync", path, "public.item", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"asked": ["public.item"]}
+    again = recorder.prepare()
+    assert again is not None
+    again.close()
+    assert (again.tables, recorder.unread.again) == (("public.item",), ["public.item"])
+    assert cli.main(["resync", path, "other.item"]) == 2
+    assert "other.item" in capsys.readouterr().err
+    assert cli.main(["drop", path]) == 0
+    assert capsys.readouterr().out == f'dropped: slot "{place.name}" and publication "changeglot"\n'
+    assert place.sql("SELECT 1 FROM pg_replication_slots UNION ALL SELECT 1 FROM pg_publication") == []
+
+
 def test_of_a_source_that_is_no_database_there_is_nothing_to_examine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = written(tmp_path, type="files", path=str(tmp_path))
+    for command in (["resync", str(path), "a.b"], ["drop", str(path)]):
+        assert cli.main(command) == 2
+        assert "source: files" in capsys.readouterr().err
     assert cli.main(["doctor", str(path)]) == 0
     assert "nothing to examine: the source is files" in capsys.readouterr().out
     assert cli.main(["doctor", str(path), "--json"]) == 0

@@ -193,6 +193,7 @@ def parser() -> argparse.ArgumentParser:
         "resync", resync, "have all rows of tables read again, by the pipeline that captures them", pipeline, answer
     )
     made.add_argument("table", nargs="+", metavar="TABLE", help="as the source's `tables` name it: public.orders")
+    command("drop", drop, "drop what the database keeps for a pipeline that is not run any more", pipeline, answer)
     command("schema", schema, "print the JSON Schema of a pipeline's file, for editors")
     made = command("quarantine", quarantine, "look at what a pipeline could not apply", answer, quiet, spark)
     made.add_argument("action", choices=("list", "show", "replay", "drop"), help=ACTION)
@@ -407,6 +408,18 @@ def resync(arguments: argparse.Namespace) -> int:
         print_json({"asked": arguments.table})
     else:
         print(f"{', '.join(arguments.table)}: read again by the pipeline if it runs, else when it is run next")
+    return DONE
+
+
+def drop(arguments: argparse.Namespace) -> int:
+    """Drops slot and publication of a pipeline that is not run any more; its tables stay."""
+    from changeglot import config
+
+    dropped = config.load(arguments.pipeline).drop()
+    if arguments.json:
+        print_json({"dropped": dropped})
+    else:
+        print(f"dropped: {dropped}")
     return DONE
 
 

@@ -112,6 +112,10 @@ class Pipeline:
         """Has all rows of these tables read again, while changes of others go on; rows that are gone go."""
         self._source.resync(tables)
 
+    def drop(self) -> str:
+        """Drops what the source keeps for the pipeline, which is not run any more; tells what that was."""
+        return self._source.drop()
+
     def run(
         self,
         spark: SparkSession,

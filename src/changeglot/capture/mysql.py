@@ -152,6 +152,10 @@ class Recorder:
     def mend(self, rows: Snapshot, tables: Collection[str]) -> None:
         """Nothing is to be done: changes tell whole rows."""
 
+    def drop(self) -> str:
+        """The server knows nothing of us."""
+        return "nothing: the server keeps its binlog for whoever reads it"
+
     def reach(self, position: str) -> None:
         """Records until all up to there is durable."""
         self.record(position)

@@ -230,15 +230,18 @@ class Recorder:
             ours = publication is not None and publication[0]
             Stream(self._server, self._spool, catalog, connection, ours=ours).follow(until, stop)
 
-    def drop(self) -> None:
+    def drop(self) -> str:
         """Removes the slot, and the publication if it is ours; without them the database forgets its log as before."""
+        dropped = [f'slot "{self._server.slot}"']
         with telling(self._server, "dropping the slot"), closing(self._server.connect()) as connection:
             catalog = Catalog(self._server, connection)
             self._drop_slot(catalog)
             publication = catalog.publication()
             if publication is not None and publication[0]:
                 connection.execute(sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(self._server.publication)))
+                dropped.append(f'publication "{self._server.publication}"')
             self.unread.forget()
+        return " and ".join(dropped)
 
     def _drop_slot(self, catalog: Catalog) -> None:
         if self._free(catalog) is not None:

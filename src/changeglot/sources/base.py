@@ -78,6 +78,10 @@ class MessageSource(ABC):
         """Has all rows of these tables read again, by the pipeline that runs or else when it next does."""
         raise ConfigError("source", f"{self.name} has messages, and no rows that could be read again")
 
+    def drop(self) -> str:
+        """Drops what the source keeps for a pipeline that is not run any more; tells what that was."""
+        raise ConfigError("source", f"{self.name} keeps nothing for a pipeline")
+
     @property
     def latest(self) -> Column | None:
         """STRING of a message that was `placed`, of which `reached` takes a batch's greatest; None if it has no log."""

@@ -169,6 +169,10 @@ class Captured(MessageSource):
             )
         Unread(Spool(self.folder).folder).ask(tables)
 
+    def drop(self) -> str:
+        said: str = part(self.name).Recorder(self.server, Spool(self.folder)).drop()
+        return said
+
     def messages(self, spark: SparkSession) -> DataFrame:
         reader = spark.readStream.format("text").schema("value STRING").option("lineSep", "\n")
         reader = reader.option("maxBytesPerTrigger", str(_BATCH)).option("cleanSource", "delete")
