@@ -17,7 +17,7 @@ from changeglot import cli
 from changeglot.pipeline import session_settings
 from changeglot.sinks import LAKES
 from changeglot.sources.kafka import Kafka as KafkaSource
-from changeglot.throwaway.databases import Postgres
+from changeglot.throwaway.databases import MariaDB, Postgres
 
 
 @pytest.fixture(scope="session")
@@ -61,6 +61,12 @@ def newest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
 @pytest.fixture(scope="module")
 def oldest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
     with Postgres.start(tmp_path_factory.mktemp("oldest"), password=PASSWORD, version="14") as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
+    with MariaDB.start(tmp_path_factory.mktemp("mariadb"), password=PASSWORD) as service:
         yield service
 
 

@@ -11,12 +11,14 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from recorded import PASSWORD
-from test_capture import Shop, Store, content, run_through
+from test_capture import Shop, Store, content, place, run_through
 
 from changeglot import config
 from changeglot.apply.ddl import Amendment, amended
 from changeglot.pipeline import Pipeline
 from changeglot.throwaway.databases import MariaDB
+
+__all__ = ["place"]
 
 
 @pytest.fixture(scope="module")
@@ -25,14 +27,6 @@ def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
     settings = {"default_time_zone": "-03:30"}
     with MariaDB.start(tmp_path_factory.mktemp("mariadb"), password=PASSWORD, settings=settings) as service:
         yield service
-
-
-@pytest.fixture(params=["newest", "mariadb"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop | Store]:
-    service = request.getfixturevalue(request.param)
-    made = Shop(service, tmp_path) if request.param == "newest" else Store(service, tmp_path)
-    yield made
-    made.end()
 
 
 #: By the kind of place: what makes the tables, what alters them, and what gives a column a type of another family.

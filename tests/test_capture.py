@@ -47,12 +47,6 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 KILLS = 5
 
 
-@pytest.fixture(scope="module")
-def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
-    with MariaDB.start(tmp_path_factory.mktemp("mariadb"), password=PASSWORD) as service:
-        yield service
-
-
 class Shop(Place):
     """A database of PostgreSQL's."""
 

@@ -68,12 +68,6 @@ from changeglot.throwaway.databases import MariaDB, Postgres
 ROWS, WIDE = 300_000, 200
 
 
-@pytest.fixture(scope="module")
-def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
-    with MariaDB.start(tmp_path_factory.mktemp("mariadb"), password=PASSWORD) as service:
-        yield service
-
-
 @pytest.fixture
 def shop(mariadb: MariaDB, tmp_path: Path) -> Iterator[Shop]:
     made = Shop(mariadb, f"shop{next(NUMBERS)}", tmp_path / "spool")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from recorded import until
-from test_capture import Shop, Store, content, mariadb, place, replayed, run_through, shop
+from test_capture import Shop, Store, content, place, replayed, run_through, shop
 
 from changeglot import config
 from changeglot.capture import part, pgrows
@@ -22,7 +22,7 @@ from changeglot.pipeline import Pipeline
 from changeglot.sources import capture
 from changeglot.sources.reading import Reading
 
-__all__ = ["mariadb", "place", "shop"]
+__all__ = ["place", "shop"]
 
 
 def mirror(spark: SparkSession, made: Pipeline, of: Shop | Store, table: str) -> list[tuple[Any, ...]]:
