@@ -184,6 +184,9 @@ def parser() -> argparse.ArgumentParser:
     when.add_argument("--continuous", action="store_true", help="go on as more comes")
     command("check", check, "tell what a pipeline would do, and write nothing", pipeline, answer, quiet, spark)
     command("doctor", doctor, "examine the database that a pipeline captures, and change nothing", pipeline, answer)
+    made = command("serve", serve, "serve the tables of a pipeline to Electric's clients, over HTTP", pipeline, quiet)
+    made.add_argument("--host", metavar="ADDRESS", help="address to listen on (127.0.0.1)")
+    made.add_argument("--port", type=int, metavar="N", help="port to listen on; 0: a free one (3000)")
     command("schema", schema, "print the JSON Schema of a pipeline's file, for editors")
     made = command("quarantine", quarantine, "look at what a pipeline could not apply", answer, quiet, spark)
     made.add_argument("action", choices=("list", "show", "replay", "drop"), help=ACTION)
@@ -346,6 +349,14 @@ def doctor(arguments: argparse.Namespace) -> int:
     else:
         print(told(found, made.source.name))
     return DONE if healthy(found) else FAILED
+
+
+def serve(arguments: argparse.Namespace) -> int:
+    """Serves the tables of a pipeline until it is told to end."""
+    from changeglot import config, running
+
+    running.serve(config.load(arguments.pipeline), arguments.host, arguments.port, quiet=arguments.quiet)
+    return DONE
 
 
 def schema(_: argparse.Namespace) -> int:
