@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 from changeglot.serve.asked import Asked, Invalid, Subset
 from changeglot.serve.delta import Gone
 from changeglot.serve.shapes import MUST_REFETCH, SNAPSHOT_END, Offset, Part, Shape
-from changeglot.serve.where import Refused, compiled
+from changeglot.serve.typed import Refused
+from changeglot.serve.where import compiled
 
 if TYPE_CHECKING:
     from changeglot.serve.history import Facts, History
@@ -138,6 +139,13 @@ class Reply:
     @property
     def tail(self) -> Offset:
         return Offset(self.history.steps[self.history.tip].tx, SNAPSHOT_END.op)
+
+    @property
+    def known(self) -> bool:
+        """Can it be answered without reading anything?"""
+        assert self.base is not None
+        assert self.asked.offset is not None
+        return self.base < self.history.last_break or self.shape.known(self.base, self.asked.offset)
 
     def changes(self) -> Answer | None:
         """The answer to who waited, if there is something for it now."""

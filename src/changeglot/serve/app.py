@@ -19,6 +19,7 @@ from aiohttp import web
 
 from changeglot.serve.answers import EVENTS, Answer, Reply, invalid, refused
 from changeglot.serve.asked import Invalid, asked
+from changeglot.serve.delta import Gone
 from changeglot.serve.lake import Lake, Served
 from changeglot.serve.options import Serve
 from changeglot.serve.shapes import Part
@@ -116,7 +117,10 @@ class Server:
             return await self._send(
                 request, Answer(error.status, b"Not found", {"cache-control": "no-store"}, "text/plain")
             )
-        except OSError as error:
+        except ConnectionError:
+            # Who asked is gone, or takes nothing: there is nobody to tell.
+            raise
+        except (OSError, Gone) as error:
             logger.error("the tables cannot be read", extra={"why": str(error)})
             return await self._send(request, _busy("storage_unreachable", "The tables cannot be read now"))
         finally:
@@ -139,9 +143,8 @@ class Server:
 
     async def _send(self, request: web.Request, answer: Answer) -> web.StreamResponse:
         """The answer in pieces: a client that does not take one is left."""
-        if answer.status == 200 and answer.headers.get("etag", "") in request.headers.get("if-none-match", " ").split(
-            ", "
-        ):
+        asked_for = [each.strip() for each in request.headers.get("if-none-match", "").split(",")]
+        if answer.status == 200 and answer.headers.get("etag") in asked_for:
             answer = replace(answer, status=304, body=b"")
         response = web.StreamResponse(status=answer.status, headers={**self._allowed(request), **answer.headers})
         response.content_type = answer.type
@@ -182,7 +185,8 @@ class Server:
             return await self._send(request, refused(405, {"message": "Method not allowed"}, allow=METHODS))
         found = asked(request.query, await _body(request) if request.method == "POST" else None)
         served = await self.lake.table(found.table)
-        reply = Reply(served.shape(found), found, self.options.chunk_bytes, self.options.poll_seconds)
+        shape = served.known(found) or await self.work(partial(served.shape, found))
+        reply = Reply(shape, found, self.options.chunk_bytes, self.options.poll_seconds)
         if found.events and found.live and found.subset is None:
             return await self._events(request, served, reply)
         answer = await self._answer(served, reply)
@@ -200,7 +204,8 @@ class Server:
                 return reply.nothing()
             await served.changed(reply.shape, seen, left)
             seen = reply.history.tip
-            answer = await self.work(reply.changes)
+            # Thousands wait for one shape: what was read for one of them is read for all.
+            answer = reply.changes() if reply.known else await self.work(reply.changes)
         return answer
 
     async def _events(self, request: web.Request, served: Served, reply: Reply) -> web.StreamResponse:
@@ -221,7 +226,10 @@ class Server:
         ends = time.monotonic() + _STREAM
         first = True
         while not self.ending.is_set():
-            part: Part = await self.work(partial(reply.shape.changes, base, offset, self.options.chunk_bytes))
+            try:
+                part: Part = await self.work(partial(reply.shape.changes, base, offset, self.options.chunk_bytes))
+            except (Gone, Busy):
+                break
             if part.messages or first:
                 events = list(part.messages)
                 if part.complete:

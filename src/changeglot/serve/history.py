@@ -137,11 +137,21 @@ class History:
                 self.steps[self.tip + 1] = self._next(commit, self.steps[self.tip])
                 self.tip += 1
                 found = True
+            if found:
+                self._forget()
             if not found and self.log.commit(self.tip) is None and (self.log.latest() or -1) < self.tip:
                 # The table was removed, and maybe made anew.
                 self.steps, self.lowest, self.tip = {}, -1, -1
                 return self.advance()
             return found
+
+    def _forget(self) -> None:
+        """What nobody may ask for any more, but for the window that new shapes begin in."""
+        least = min(self.tip - self.keep, self.base)
+        lowest = max((v for v, step in self.steps.items() if step.start and v <= least), default=self.lowest)
+        if lowest - self.lowest > self.every:
+            self.steps = {version: step for version, step in self.steps.items() if version >= lowest}
+            self.lowest = lowest
 
     def _load(self, lowest: int, latest: int) -> None:
         """Reads the versions from `lowest`, an anchor, up to the first that is known or the latest."""
@@ -181,7 +191,9 @@ class History:
         """The first version from `wanted` on that begins a batch, else the last before it that does, else the first."""
         before = self._run(wanted - 1)
         for version in range(wanted, latest + 1):
-            mark = _marked(self._commit(version))
+            if (commit := self.log.commit(version)) is None:
+                continue
+            mark = _marked(commit)
             if mark and mark != before:
                 return version
             before = mark or before

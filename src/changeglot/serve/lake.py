@@ -56,15 +56,16 @@ class Served:
                 await self.work(self.history.advance)
                 self.looked = begun
 
+    def known(self, asked: Asked) -> Shape | None:
+        """The shape that is asked for, if it was asked for before and the table is what it was."""
+        found = self.shapes.get((asked.definition, asked.queryable))
+        return found if found is not None and found.facts == self.history.facts else None
+
     def shape(self, asked: Asked) -> Shape:
         """The shape that is asked for. Raises Invalid."""
-        key = (asked.definition, asked.queryable)
-        found = self.shapes.get(key)
-        if found is None or found.facts != self.history.facts:
-            found = self.shapes[key] = shape_of(self.history, asked)
-            if len(self.shapes) > _SHAPES:
-                self.shapes.popitem(last=False)
-        self.shapes.move_to_end(key)
+        found = self.shapes[asked.definition, asked.queryable] = shape_of(self.history, asked)
+        if len(self.shapes) > _SHAPES:
+            self.shapes.popitem(last=False)
         return found
 
     async def changed(self, shape: Shape, seen: int, seconds: float) -> None:

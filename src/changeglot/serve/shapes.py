@@ -184,6 +184,10 @@ class Shape:
             first -= 1
         yield from range(first, tip + 1)
 
+    def known(self, base: int, after: Offset) -> bool:
+        """Are the messages behind an offset at hand, so that nothing has to be read?"""
+        return all(version in self._told for version in self._behind(base, after, self.history.tip))
+
     def told(self, version: int) -> tuple[tuple[Offset, bytes], ...]:
         """The messages of a version, each with its offset."""
         if (known := self._told.get(version)) is None:

@@ -7,36 +7,40 @@ below, and what is not there is refused. Nothing of it is ever run as SQL.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation
-from functools import partial, reduce
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import sqlglot
 from sqlglot import exp
 
-from changeglot.serve import spelling
+from changeglot.serve.typed import (
+    FAMILIES,
+    NUMBERS,
+    Refused,
+    Typed,
+    Value,
+    all_of,
+    as_float,
+    call,
+    cast,
+    constant,
+    elements,
+    paired,
+    read,
+    regular,
+    settled,
+)
 
 #: Of a condition: characters, and how deep its parts lie.
 LENGTH, DEPTH = 50_000, 100
-#: Delta's types by what can be done with their values.
-FAMILIES: Final = {
-    "string": "text", "long": "integer", "integer": "integer", "short": "integer", "byte": "integer", "float": "float",
-    "double": "float", "boolean": "boolean", "binary": "binary", "date": "date", "timestamp": "timestamptz",
-    "timestamp_ntz": "timestamp",
-}  # fmt: skip
 #: Families by PostgreSQL's words in a cast.
 _CASTS: Final = {
     "INT": "integer", "BIGINT": "integer", "SMALLINT": "integer", "TEXT": "text", "VARCHAR": "text", "CHAR": "text",
     "DOUBLE": "float", "FLOAT": "float", "DECIMAL": "decimal", "BOOLEAN": "boolean", "DATE": "date",
     "TIMESTAMP": "timestamp", "TIMESTAMPTZ": "timestamptz", "UUID": "text", "NAME": "text",
 }  # fmt: skip
-_NUMBERS: Final = ("integer", "decimal", "float")
-_MOMENTS: Final = ("date", "timestamp", "timestamptz")
 _COMPARED: Final[dict[type[exp.Expr], str]] = {
     exp.EQ: "equal", exp.NEQ: "not_equal", exp.LT: "less", exp.LTE: "less_equal", exp.GT: "greater",
     exp.GTE: "greater_equal",
@@ -67,23 +71,6 @@ _ARGS: Final[dict[type[exp.Expr], set[str]]] = {
     exp.Cast: {"to"}, exp.Array: {"value_constructor"}, exp.Div: {"typed"}, exp.DPipe: {"safe"},
     exp.Greatest: {"ignore_nulls"}, exp.Least: {"ignore_nulls"},
 }  # fmt: skip
-_TRUE, _FALSE = ("t", "true", "y", "yes", "on", "1"), ("f", "false", "n", "no", "off", "0")
-
-#: What is computed of rows: an array, or one value for all. Any: Arrow's arrays and scalars.
-Value = Callable[["pa.Table"], Any]
-
-
-class Refused(Exception):
-    """What is wrong with a condition, in words for who sent it."""
-
-
-@dataclass(frozen=True)
-class Typed:
-    """A part of a condition and its family; `unknown`: a text whose family the other side decides, which is `text`."""
-
-    family: str
-    value: Value
-    text: str | None = None
 
 
 def compiled(
@@ -139,144 +126,6 @@ def _evaluated(value: Value, rows: pa.Table) -> pa.Array:
     return made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
 
 
-def _call(name: str, *parts: Value, **options: Any) -> Value:
-    """One of Arrow's functions over the parts. Any: its options."""
-
-    def called(rows: pa.Table) -> Any:
-
-        return getattr(pc, name)(*(part(rows) for part in parts), **options)
-
-    return called
-
-
-def _all_of(name: str, parts: Sequence[Value]) -> Value:
-    """One of Arrow's functions of two over all parts, one after the other."""
-
-    def called(rows: pa.Table) -> Any:
-
-        return reduce(getattr(pc, name), (part(rows) for part in parts))
-
-    return called
-
-
-def _constant(value: Any, family: str) -> Typed:
-    """Any: a value as Python has it."""
-    kinds = {
-        "integer": pa.int64(), "float": pa.float64(), "boolean": pa.bool_(), "text": pa.large_string(),
-        "date": pa.date32(), "timestamp": pa.timestamp("us"), "timestamptz": pa.timestamp("us", "UTC"),
-        "binary": pa.large_binary(), "unknown": pa.large_string(),
-    }  # fmt: skip
-    if family == "decimal" and value is not None:
-        digits, exponent = value.as_tuple().digits, int(value.as_tuple().exponent)
-        scale = max(0, -exponent)
-        precision = max(len(digits) + max(0, exponent), scale)
-        if precision > 38:
-            raise Refused(f'"{value}" has more digits than can be compared')
-        made = pa.scalar(value, pa.decimal128(max(1, precision), scale))
-    else:
-        made = pa.scalar(value, kinds.get(family, pa.large_string()))
-    return Typed(family, lambda _: made)
-
-
-def _read(text: str, family: str) -> Any:
-    """The text as a value of a family. Any: as Python has it. Raises Refused."""
-    try:
-        if family == "integer":
-            number = int(text)
-            if not -(2**63) <= number < 2**63:
-                raise ValueError
-            return number
-        if family == "decimal":
-            number_ = Decimal(text.strip())
-            if not number_.is_finite():
-                raise ValueError
-            return number_
-        if family == "float":
-            return float(text)
-        if family == "boolean":
-            word = text.strip().lower()
-            if word not in (*_TRUE, *_FALSE):
-                raise ValueError
-            return word in _TRUE
-        if family == "date":
-            return date.fromisoformat(text.strip()[:10])
-        if family in ("timestamp", "timestamptz"):
-            moment = datetime.fromisoformat(re.sub(r"([+-]\d\d)$", r"\1:00", text.strip()))
-            if family == "timestamp":
-                return moment.replace(tzinfo=None)
-            return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
-        if family == "binary":
-            return bytes.fromhex(text.removeprefix("\\x"))
-    except (ValueError, InvalidOperation, OverflowError) as error:
-        raise Refused(f'"{text[:100]}" is no value of type {family}') from error
-    return text
-
-
-def _settled(part: Typed, family: str = "text") -> Typed:
-    """The part in a family that is known: that of a text alone is `family`."""
-    if part.family != "unknown":
-        return part
-    return _constant(None if part.text is None else _read(part.text, family), family)
-
-
-def _paired(one: Typed, other: Typed) -> tuple[Typed, Typed]:
-    """Two parts that can be compared."""
-    if one.family == "unknown" and other.family == "unknown":
-        return _settled(one), _settled(other)
-    if other.family == "unknown":
-        if one.family == "integer" and other.text is not None and not re.fullmatch(r"\s*[+-]?\d+\s*", other.text):
-            raise Refused(f'"{other.text[:100]}" is no value of type integer')
-        return one, _settled(other, one.family)
-    if one.family == "unknown":
-        there, here = _paired(other, one)
-        return here, there
-    if one.family == other.family:
-        return one, other
-    if one.family in _NUMBERS and other.family in _NUMBERS:
-        return (_as_float(one), _as_float(other)) if "float" in (one.family, other.family) else (one, other)
-    if one.family in _MOMENTS and other.family in _MOMENTS:
-        wider = max(one.family, other.family, key=_MOMENTS.index)
-        return _cast(one, wider), _cast(other, wider)
-    raise Refused(f"compares {one.family} with {other.family}")
-
-
-def _as_float(part: Typed) -> Typed:
-    return part if part.family == "float" else _cast(part, "float")
-
-
-def _cast(part: Typed, family: str) -> Typed:
-
-    if part.family == "unknown":
-        return _settled(part, family)
-    if part.family == family:
-        return part
-    kinds = {
-        "integer": pa.int64(), "float": pa.float64(), "boolean": pa.bool_(), "date": pa.date32(),
-        "timestamp": pa.timestamp("us"), "timestamptz": pa.timestamp("us", "UTC"),
-    }  # fmt: skip
-    if family == "text":
-        return Typed("text", _spelled(part.value))
-    allowed = (
-        part.family == "text"
-        or (part.family in _NUMBERS and family in _NUMBERS)
-        or (part.family in _MOMENTS and family in _MOMENTS)
-    )
-    if not allowed or family not in kinds:
-        raise Refused(f"cannot cast {part.family} to {family}")
-    return Typed(family, _call("cast", part.value, target_type=kinds[family], safe=part.family == "text"))
-
-
-def _spelled(value: Value) -> Value:
-    def spelled(rows: pa.Table) -> Any:
-
-        made = value(rows)
-        if isinstance(made, pa.Scalar):
-            return spelling.texts(pa.array([made.as_py()], made.type))[0]
-        return spelling.texts(made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made)
-
-    return spelled
-
-
 class _Compiler:
     def __init__(self, params: Mapping[str, str], columns: Mapping[str, str]) -> None:
         self.params, self.columns = params, columns
@@ -287,12 +136,12 @@ class _Compiler:
             exp.Paren: lambda node: self.part(node.this),
             exp.Column: self._column,
             exp.Literal: self._literal,
-            exp.Boolean: lambda node: _constant(node.this, "boolean"),
-            exp.Null: lambda _: Typed("unknown", _constant(None, "unknown").value),
+            exp.Boolean: lambda node: constant(node.this, "boolean"),
+            exp.Null: lambda _: Typed("unknown", constant(None, "unknown").value),
             exp.Placeholder: self._parameter,
             exp.And: lambda node: self._logic("and_kleene", node),
             exp.Or: lambda node: self._logic("or_kleene", node),
-            exp.Not: lambda node: Typed("boolean", _call("invert", self.boolean(node.this).value)),
+            exp.Not: lambda node: Typed("boolean", call("invert", self.boolean(node.this).value)),
             **dict.fromkeys(_COMPARED, self._compared),
             **dict.fromkeys(_RECKONED, self._reckoned),
             **dict.fromkeys(_BITS, self._bits),
@@ -308,8 +157,8 @@ class _Compiler:
             exp.ILike: lambda node: self._like(node, any_case=True),
             exp.DPipe: self._beside,
             exp.Cast: self._cast,
-            exp.Lower: lambda node: Typed("text", _call("utf8_lower", self.text(node.this).value)),
-            exp.Upper: lambda node: Typed("text", _call("utf8_upper", self.text(node.this).value)),
+            exp.Lower: lambda node: Typed("text", call("utf8_lower", self.text(node.this).value)),
+            exp.Upper: lambda node: Typed("text", call("utf8_upper", self.text(node.this).value)),
             exp.Coalesce: lambda node: self._of_several("coalesce", node),
             exp.Greatest: lambda node: self._of_several("max_element_wise", node),
             exp.Least: lambda node: self._of_several("min_element_wise", node),
@@ -326,16 +175,16 @@ class _Compiler:
             raise Refused("is nested too deep")
         made = way(node)
         self.depth -= 1
-        return Typed("boolean", _call("invert", made.value)) if node.args.get("negate") else made
+        return Typed("boolean", call("invert", made.value)) if node.args.get("negate") else made
 
     def boolean(self, node: exp.Expr) -> Typed:
-        part = _settled(self.part(node), "boolean")
+        part = settled(self.part(node), "boolean")
         if part.family != "boolean":
             raise Refused(f"{_named(node)} is {part.family}, where true or false is wanted")
         return part
 
     def text(self, node: exp.Expr) -> Typed:
-        part = _settled(self.part(node))
+        part = settled(self.part(node))
         if part.family != "text":
             raise Refused(f"{_named(node)} is {part.family}, where text is wanted")
         return part
@@ -353,21 +202,21 @@ class _Compiler:
 
     def _literal(self, node: exp.Literal) -> Typed:
         if node.is_string:
-            return Typed("unknown", _constant(node.this, "unknown").value, node.this)
+            return Typed("unknown", constant(node.this, "unknown").value, node.this)
         text = str(node.this)
         if re.fullmatch(r"\d+", text) and int(text) < 2**63:
-            return _constant(int(text), "integer")
-        return _constant(_read(text, "decimal"), "decimal")
+            return constant(int(text), "integer")
+        return constant(read(text, "decimal"), "decimal")
 
     def _parameter(self, node: exp.Placeholder) -> Typed:
         number = str(node.name).removeprefix("p")
         if number not in self.params:
             raise Refused(f"parameter ${number[:10]} is not given")
         self.used.add(number)
-        return Typed("unknown", _constant(self.params[number], "unknown").value, self.params[number])
+        return Typed("unknown", constant(self.params[number], "unknown").value, self.params[number])
 
     def _logic(self, name: str, node: exp.Connector) -> Typed:
-        return Typed("boolean", _all_of(name, [self.boolean(each).value for each in node.flatten()]))
+        return Typed("boolean", all_of(name, [self.boolean(each).value for each in node.flatten()]))
 
     def _compared(self, node: exp.Binary) -> Typed:
         for way, one, other in (
@@ -383,7 +232,7 @@ class _Compiler:
     def _of_list(self, way: type[exp.Expr], one: Typed, of: exp.Expr, name: str) -> Typed:
         """Compared with any or all of a list."""
         each = [_comparison(way, one, other).value for other in self._listed(of)]
-        return Typed("boolean", _all_of(name, [_constant(name == "and_kleene", "boolean").value, *each]))
+        return Typed("boolean", all_of(name, [constant(name == "and_kleene", "boolean").value, *each]))
 
     def _listed(self, node: exp.Expr) -> list[Typed]:
         while isinstance(node, exp.Paren):
@@ -396,53 +245,53 @@ class _Compiler:
         if text is None or not re.fullmatch(r"\s*\{.*\}\s*", text, re.DOTALL):
             raise Refused("ANY and ALL want a list: ARRAY[...], or a text like '{1,2}'")
         return [
-            Typed("unknown", _constant(each, "unknown").value, each) if each is not None else _constant(None, "unknown")
+            Typed("unknown", constant(each, "unknown").value, each) if each is not None else constant(None, "unknown")
             for each in elements(text.strip())
         ]
 
     def _reckoned(self, node: exp.Binary) -> Typed:
-        one, other = _paired(self.part(node.this), self.part(node.expression))
-        if one.family not in _NUMBERS or other.family not in _NUMBERS:
+        one, other = paired(self.part(node.this), self.part(node.expression))
+        if one.family not in NUMBERS or other.family not in NUMBERS:
             raise Refused(f"{_named(node)} wants numbers")
         name = "divide_checked" if isinstance(node, exp.Div) else _RECKONED[type(node)]
         family = one.family if one.family == other.family else "decimal"
         if name == "divide_checked" and family == "decimal":
-            one, other, family = _as_float(one), _as_float(other), "float"
-        return Typed(family, _call(name, one.value, other.value))
+            one, other, family = as_float(one), as_float(other), "float"
+        return Typed(family, call(name, one.value, other.value))
 
     def _bits(self, node: exp.Binary) -> Typed:
-        one, other = (_settled(self.part(each), "integer") for each in (node.this, node.expression))
+        one, other = (settled(self.part(each), "integer") for each in (node.this, node.expression))
         if one.family != "integer" or other.family != "integer":
             raise Refused(f"{_named(node)} wants whole numbers")
-        return Typed("integer", _call(_BITS[type(node)], one.value, other.value))
+        return Typed("integer", call(_BITS[type(node)], one.value, other.value))
 
     def _power(self, node: exp.Pow) -> Typed:
-        one, other = (_settled(self.part(each), "float") for each in (node.this, node.expression))
-        return Typed("float", _call("power", _as_float(one).value, _as_float(other).value))
+        one, other = (settled(self.part(each), "float") for each in (node.this, node.expression))
+        return Typed("float", call("power", as_float(one).value, as_float(other).value))
 
     def _negated(self, node: exp.Neg) -> Typed:
         part = self.part(node.this)
-        if part.family not in _NUMBERS:
+        if part.family not in NUMBERS:
             raise Refused("- wants a number")
-        return Typed(part.family, _call("negate_checked", part.value))
+        return Typed(part.family, call("negate_checked", part.value))
 
     def _is(self, node: exp.Is) -> Typed:
         part, word = self.part(node.this), node.expression
         if isinstance(word, exp.Null) or str(getattr(word, "name", "")).upper() == "UNKNOWN":
-            return Typed("boolean", _call("is_null", _settled(part).value))
+            return Typed("boolean", call("is_null", settled(part).value))
         if isinstance(word, exp.Boolean):
-            truth = _settled(part, "boolean")
+            truth = settled(part, "boolean")
             if truth.family != "boolean":
                 raise Refused(f"IS {str(word.this).upper()} wants true or false")
-            known = _call("fill_null", truth.value, lambda _: not word.this)
-            return Typed("boolean", known if word.this else _call("invert", known))
+            known = call("fill_null", truth.value, lambda _: not word.this)
+            return Typed("boolean", known if word.this else call("invert", known))
         raise Refused(f"IS {word.sql()[:50]} is not known")
 
     def _distinct(self, node: exp.Binary, *, same: bool) -> Typed:
-        one, other = _paired(self.part(node.this), self.part(node.expression))
-        equal = _call("fill_null", _call("equal", one.value, other.value), lambda _: False)
-        made = _call("or_", equal, _call("and_", *(_call("is_null", each.value) for each in (one, other))))
-        return Typed("boolean", made if same else _call("invert", made))
+        one, other = paired(self.part(node.this), self.part(node.expression))
+        equal = call("fill_null", call("equal", one.value, other.value), lambda _: False)
+        made = call("or_", equal, call("and_", *(call("is_null", each.value) for each in (one, other))))
+        return Typed("boolean", made if same else call("invert", made))
 
     def _in(self, node: exp.In) -> Typed:
         if node.args.get("query") or node.args.get("unnest") or node.args.get("field"):
@@ -451,7 +300,7 @@ class _Compiler:
         each = [_comparison(exp.EQ, one, self.part(other)).value for other in node.expressions]
         if not each:
             raise Refused("IN wants a list of values")
-        return Typed("boolean", _all_of("or_kleene", each))
+        return Typed("boolean", all_of("or_kleene", each))
 
     def _between(self, node: exp.Between) -> Typed:
         one = self.part(node.this)
@@ -459,11 +308,11 @@ class _Compiler:
 
         def within(least: Typed, most: Typed) -> Value:
             bounds = (_comparison(exp.GTE, one, least).value, _comparison(exp.LTE, one, most).value)
-            return _call("and_kleene", *bounds)
+            return call("and_kleene", *bounds)
 
         made = within(low, high)
         if node.args.get("symmetric"):
-            made = _call("or_kleene", made, within(high, low))
+            made = call("or_kleene", made, within(high, low))
         return Typed("boolean", made)
 
     def _like(self, node: exp.Binary, *, any_case: bool) -> Typed:
@@ -471,36 +320,36 @@ class _Compiler:
         if pattern is None:
             raise Refused("LIKE wants a pattern that is a text")
         # RE2 takes no longer for any pattern than its length.
-        regular = f"(?s{'i' if any_case else ''})^{_regular(pattern)}$"
-        return Typed("boolean", _call("match_substring_regex", self.text(node.this).value, pattern=regular))
+        whole = f"(?s{'i' if any_case else ''})^{regular(pattern)}$"
+        return Typed("boolean", call("match_substring_regex", self.text(node.this).value, pattern=whole))
 
     def _beside(self, node: exp.DPipe) -> Typed:
 
-        parts = [_cast(_settled(self.part(each)), "text").value for each in (node.this, node.expression)]
+        parts = [cast(settled(self.part(each)), "text").value for each in (node.this, node.expression)]
         empty = pa.scalar("", pa.large_string())
-        return Typed("text", _call("binary_join_element_wise", *parts, lambda _: empty))
+        return Typed("text", call("binary_join_element_wise", *parts, lambda _: empty))
 
     def _cast(self, node: exp.Cast) -> Typed:
         kind = node.to.this
         name = kind.name if isinstance(kind, exp.DataType.Type) else str(kind)
         if name not in _CASTS or node.args.get("format"):
             raise Refused(f"a cast to {node.to.sql(dialect='postgres')[:50]} is not known")
-        return _cast(self.part(node.this), _CASTS[name])
+        return cast(self.part(node.this), _CASTS[name])
 
     def _of_several(self, name: str, node: exp.Func) -> Typed:
         parts = [self.part(each) for each in (node.this, *node.expressions) if each is not None]
         known = next((each for each in parts if each.family != "unknown"), None)
-        parts = [_settled(each, known.family if known else "text") for each in parts]
+        parts = [settled(each, known.family if known else "text") for each in parts]
         for each in parts[1:]:
-            _paired(parts[0], each)
+            paired(parts[0], each)
         families = {each.family for each in parts}
         family = "float" if "float" in families else "decimal" if "decimal" in families else parts[0].family
-        return Typed(family, _call(name, *(each.value for each in parts)))
+        return Typed(family, call(name, *(each.value for each in parts)))
 
 
 def _comparison(way: type[exp.Expr], one: Typed, other: Typed) -> Typed:
-    one, other = _paired(one, other)
-    return Typed("boolean", _call(_COMPARED[way], one.value, other.value))
+    one, other = paired(one, other)
+    return Typed("boolean", call(_COMPARED[way], one.value, other.value))
 
 
 def _named(node: exp.Expr) -> str:
@@ -510,40 +359,3 @@ def _named(node: exp.Expr) -> str:
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
         text = type(node).__name__
     return f'"{text[:80]}"'
-
-
-def _regular(pattern: str) -> str:
-    r"""The pattern of LIKE as a regular expression.
-
-    >>> _regular("a_%"), _regular("50\\%")
-    ('a..*', '50%')
-    """
-    found, escaped = [], False
-    for each in pattern:
-        if escaped or each not in "\\%_":
-            found.append(re.sub(r"([^\w\s%])", r"\\\1", each) if each.isascii() else each)
-            escaped = False
-        elif each == "\\":
-            escaped = True
-        else:
-            found.append({"%": ".*", "_": "."}[each])
-    return "".join(found)
-
-
-def elements(text: str) -> Sequence[str | None]:
-    r"""The elements of an array of PostgreSQL's, of one dimension.
-
-    >>> elements('{1,NULL,"a\\"b,c",x y}')
-    ['1', None, 'a"b,c', 'x y']
-    """
-    body = text[1:-1]
-    found: list[str | None] = []
-    if not body.strip():
-        return found
-    for quoted, plain in re.findall(r'\s*(?:"((?:[^"\\]|\\.)*)"|([^,"]*))\s*(?:,|$)', body, re.DOTALL):
-        found.append(re.sub(r"\\(.)", r"\1", quoted) if quoted else plain.strip())
-        if not quoted and plain.strip().upper() == "NULL":
-            found[-1] = None
-    if not body.rstrip().endswith(",") and len(found) > 1 and found[-1] == "":
-        found.pop()
-    return found
