@@ -146,9 +146,12 @@ def serving(shopping: Shopping, port: int = 0, **options: Any) -> Iterator[Serve
     environment = {**os.environ, "PYTHONPATH": f"{SRC}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     assert process.stderr is not None
+    errors: list[str] = []
+    reading = threading.Thread(target=lambda: errors.extend(process.stderr or ()))
+    said = process.stderr.readline()
+    reading.start()
     try:
-        said = process.stderr.readline()
-        assert " at http://" in said, said + process.stderr.read()
+        assert " at http://" in said, said
         yield Served(process, said.split(" at ")[1].strip())
     finally:
         process.terminate()
@@ -157,7 +160,9 @@ def serving(shopping: Shopping, port: int = 0, **options: Any) -> Iterator[Serve
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        reading.join()
         process.stderr.close()
+    assert not errors, "".join(errors)
 
 
 @dataclass

@@ -186,8 +186,6 @@ def serve(pipeline: Pipeline, host: str | None, port: int | None, *, quiet: bool
         )
     if not any("scd1" in rule.mode for rule in pipeline.rules):
         raise ConfigError("tables", "has no current rows, of which shapes are made", hint="Say mode: scd1.")
-    # Arrow loads it where it is there, and for nothing here: that takes long.
-    sys.modules["pandas"] = None  # type: ignore[assignment]  # As Python itself marks what may not be imported.
     try:
         from changeglot.serve.app import serve as serving
     except ImportError as error:

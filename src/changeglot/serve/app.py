@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from aiohttp import web
 
 from changeglot.serve.answers import EVENTS, Answer, Reply, invalid, refused
@@ -278,6 +279,8 @@ async def serve(
 ) -> None:
     """Serves until the process is told to end; then who waits is answered, and nobody is cut off."""
     server = Server(path, rules, options)
+    # Arrow loads pandas with its first array, where that is there: not while somebody waits.
+    pa.array([0])
     # A request that nobody waits for any more is given up.
     runner = web.AppRunner(
         server.app(),

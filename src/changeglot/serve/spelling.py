@@ -92,7 +92,7 @@ def quoted(values: pa.Array) -> pa.Array:
 
 def keys(relation: str, key: Sequence[pa.Array], length: int) -> pa.Array:
     """LARGE_STRING: `"schema"."table"/"value"/...` of each row; NULL is a bare underscore, a slash is doubled."""
-    parts: list[pa.Array | str] = [pa.array([relation] * length, pa.large_string())]
+    parts: list[pa.Array | str] = [pa.repeat(pa.scalar(relation, pa.large_string()), length)]
     for each in key:
         parts += ["/", pc.fill_null(beside('"', pc.replace_substring(each, "/", "//"), '"'), "_")]
     return beside(*parts)
