@@ -6,8 +6,9 @@ import json
 import random
 import time
 import zlib
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -105,7 +106,8 @@ class Reply:
 
     def must_refetch(self) -> Answer:
         """Tells the client to begin anew, and with what."""
-        handle = self.shape.handle(self.history.base)
+        # The table may be another one than when the shape was asked for.
+        handle = replace(self.shape, facts=self.history.facts, _told=OrderedDict()).handle(self.history.base)
         return Answer(
             409, MUST_REFETCH, {"electric-handle": handle, "cache-control": "public, max-age=60, must-revalidate"}
         )

@@ -185,7 +185,7 @@ class Server:
         if request.method not in ("GET", "HEAD", "POST"):
             return await self._send(request, refused(405, {"message": "Method not allowed"}, allow=METHODS))
         found = asked(request.query, await _body(request) if request.method == "POST" else None)
-        served = await self.lake.table(found.table)
+        served = await self.lake.table(found)
         shape = served.known(found) or await self.work(partial(served.shape, found))
         reply = Reply(shape, found, self.options.chunk_bytes, self.options.poll_seconds)
         if found.events and found.live and found.subset is None:

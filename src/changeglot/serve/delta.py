@@ -44,6 +44,10 @@ class Gone(ChangeglotError):
     """A commit or a file of the table is no longer there."""
 
 
+class Replaced(ChangeglotError):
+    """The table that was read is no longer there; another may be in its place."""
+
+
 @dataclass(frozen=True)
 class Vector:
     """Where it is told which rows of a file are deleted."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,13 +22,15 @@ import pyarrow.compute as pc
 
 from changeglot.apply.scd1 import DELETED
 from changeglot.serve import spelling
-from changeglot.serve.delta import Column, Commit, DeltaLog, File, Gone, Metadata, State, Unreadable, arrow
+from changeglot.serve.delta import Column, Commit, DeltaLog, File, Gone, Metadata, Replaced, State, Unreadable, arrow
 from changeglot.sinks.base import KEY
 
 #: So many numbers are kept for the versions of one batch.
 _BATCH: Final = 16
 #: A number is left free after each: a client that follows events asks from there.
 _STEP: Final = 2
+#: Seconds after which it is looked whether a table is still the same.
+_SURE: Final = 1.0
 #: What is replayed out of the quarantine is no batch of its own.
 _REPLAY: Final = re.compile(r"/replay/[0-9a-f]{32}/")
 
@@ -111,6 +114,9 @@ class History:
         self.every, self.keep = every, keep
         self.steps: dict[int, Step] = {}
         self.lowest = self.tip = -1
+        #: The last version known at which shapes ended; -1 if none is.
+        self.last_break = -1
+        self._sure = time.monotonic()
         self._diffs: OrderedDict[int, Diff] = OrderedDict()
         self._states: OrderedDict[int, State] = OrderedDict()
         self._lock = threading.RLock()
@@ -124,7 +130,7 @@ class History:
         return self.steps[self.tip].facts
 
     def advance(self) -> bool:
-        """Reads what was committed since; true if something was. Raises Unreadable if there is no table."""
+        """Reads what was committed since; true if something was. Raises Unreadable if there is no table, Replaced."""
         with self._lock:
             if self.tip < 0:
                 latest = self.log.latest()
@@ -132,18 +138,23 @@ class History:
                     raise Unreadable("there is no such table")
                 self._load(self._anchor(latest // self.every * self.every, latest), latest)
                 return True
+            if time.monotonic() - self._sure > _SURE and not self._same():
+                raise Replaced("the table was removed, or made anew")
             found = False
             while (commit := self.log.commit(self.tip + 1)) is not None:
-                self.steps[self.tip + 1] = self._next(commit, self.steps[self.tip])
+                step = self.steps[self.tip + 1] = self._next(commit, self.steps[self.tip])
                 self.tip += 1
+                if step.broken:
+                    self.last_break = self.tip
                 found = True
             if found:
                 self._forget()
-            if not found and self.log.commit(self.tip) is None and (self.log.latest() or -1) < self.tip:
-                # The table was removed, and maybe made anew.
-                self.steps, self.lowest, self.tip = {}, -1, -1
-                return self.advance()
             return found
+
+    def _same(self) -> bool:
+        """Is it still the table that was read?"""
+        self._sure = time.monotonic()
+        return self.log.commit(self.tip) == self.steps[self.tip].commit
 
     def _forget(self) -> None:
         """What nobody may ask for any more, but for the window that new shapes begin in."""
@@ -163,7 +174,11 @@ class History:
         for version in range(lowest + 1, latest + 1):
             steps[version] = self._next(self._commit(version), steps[version - 1])
         self.steps = {**steps, **self.steps}
+        self._find_break()
         self.lowest, self.tip = lowest, max(self.tip, latest)
+
+    def _find_break(self) -> None:
+        self.last_break = max((version for version, step in self.steps.items() if step.broken), default=-1)
 
     def _commit(self, version: int) -> Commit:
         if (found := self.log.commit(version)) is None:
@@ -229,11 +244,6 @@ class History:
             window -= 1
         return self.lowest
 
-    @property
-    def last_break(self) -> int:
-        """The last version known at which shapes ended; -1 if none is."""
-        return max((v for v, step in self.steps.items() if step.broken), default=-1)
-
     def reach(self, version: int) -> None:
         """Reads back as far as that version. Raises Gone if that is more than is kept."""
         with self._lock:
@@ -250,6 +260,7 @@ class History:
                 self._load(anchor, lowest - 1)
                 joint = self.steps[lowest]
                 self.steps[lowest] = self._next(joint.commit, self.steps[lowest - 1])
+                self._find_break()
 
     def state(self, version: int) -> State:
         with self._lock:

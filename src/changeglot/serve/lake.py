@@ -17,7 +17,7 @@ from pyarrow import fs
 from changeglot.apply.route import WORDS, Rule
 from changeglot.serve.answers import shape_of
 from changeglot.serve.asked import Asked, Invalid
-from changeglot.serve.delta import Cache, DeltaLog, Gone, Unreadable
+from changeglot.serve.delta import Cache, DeltaLog, Gone, Replaced, Unreadable
 from changeglot.serve.history import History
 from changeglot.serve.options import Serve
 from changeglot.serve.shapes import Definition, Shape
@@ -47,14 +47,25 @@ class Served:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     tail: asyncio.Task[None] | None = None
 
-    async def refresh(self) -> None:
-        """Reads what was committed to the table, unless that was just done. Raises Unreadable, OSError."""
-        asked = time.monotonic()
+    async def refresh(self, asked: Asked | None = None) -> None:
+        """Reads what was committed to the table, unless that was just done. Raises Unreadable, OSError.
+
+        What is `asked` for may come from a server that has read more.
+        """
+        began = time.monotonic()
         async with self.lock:
-            if asked - self.looked > self.look:
+            if began - self.looked > self.look or (asked and self._behind(asked)):
                 begun = time.monotonic()
                 await self.work(self.history.advance)
                 self.looked = begun
+
+    def _behind(self, asked: Asked) -> bool:
+        if self.history.tip < 0:
+            return True
+        tip = self.history.steps[self.history.tip]
+        base = asked.handle.rpartition("-")[2]
+        later = base.isdecimal() and len(base) < 19 and int(base) > tip.version
+        return later or (asked.offset is not None and asked.offset.tx > tip.tx)
 
     def known(self, asked: Asked) -> Shape | None:
         """The shape that is asked for, if it was asked for before and the table is what it was."""
@@ -104,7 +115,7 @@ class Served:
                     continue
                 shapes = [shape for shape, _ in self.waiting.values()]
                 concerned = await self.work(partial(self._concerned, shapes, tip))
-            except (Unreadable, Gone, OSError) as error:
+            except (Unreadable, Gone, Replaced, OSError) as error:
                 # Who waits is told by what it asks next.
                 logger.warning("a table cannot be followed", extra={"table": self.history.name, "why": str(error)})
                 self.wake()
@@ -145,8 +156,9 @@ class Lake:
         filled = any("scd1" in rule.mode and matches(_pattern(rule), name) for rule in self.rules)
         return filled and any(matches(pattern, name) for pattern in self.options.tables)
 
-    async def table(self, parts: tuple[str, ...]) -> Served:
-        """The table of that name, as it is now. Raises Invalid if there is none, or several."""
+    async def table(self, asked: Asked) -> Served:
+        """The table that is asked for, as it is now. Raises Invalid if there is none, or several."""
+        parts = asked.table
         named = parts if len(parts) > 1 else (self.options.schema, *parts)
         if named not in self.tables:
             found = await self.work(partial(self._places, named))
@@ -157,7 +169,12 @@ class Lake:
             self.tables[named] = self._served(found[0])
         served = self.tables[named]
         try:
-            await served.refresh()
+            await served.refresh(asked)
+        except Replaced:
+            # Who waits for the old one asks again, and then for the new one.
+            if self.tables.get(named) is served:
+                del self.tables[named]
+            return await self.table(asked)
         except Unreadable as error:
             self.tables.pop(named, None)
             raise Invalid("table", f'table "{".".join(named)}" cannot be served: {error.what}') from error
