@@ -156,7 +156,7 @@ def serving(shopping: Shopping, port: int = 0, **options: Any) -> Iterator[Serve
     finally:
         process.terminate()
         try:
-            process.wait(10)
+            process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
