@@ -144,10 +144,12 @@ class Reply:
 
     @property
     def known(self) -> bool:
-        """Can it be answered without reading anything?"""
-        assert self.base is not None
-        assert self.asked.offset is not None
-        return self.base < self.history.last_break or self.shape.known(self.base, self.asked.offset)
+        """Is it one that waits, and can be answered without reading anything?"""
+        asked, shape = self.asked, self.shape
+        if not asked.live or asked.subset is not None or not shape.at_hand(asked.handle) or self.base is None:
+            return False
+        assert asked.offset is not None
+        return asked.offset >= SNAPSHOT_END and shape.known(self.base, asked.offset)
 
     def changes(self) -> Answer | None:
         """The answer to who waited, if there is something for it now."""

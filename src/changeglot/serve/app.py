@@ -9,8 +9,9 @@ import logging
 import signal
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +24,7 @@ from changeglot.serve.asked import Invalid, asked
 from changeglot.serve.delta import Gone
 from changeglot.serve.lake import Lake, Served
 from changeglot.serve.options import Serve
-from changeglot.serve.shapes import Part
+from changeglot.serve.shapes import SNAPSHOT_END, Offset, Part
 
 if TYPE_CHECKING:
     from changeglot.apply.route import Rule
@@ -118,9 +119,6 @@ class Server:
             return await self._send(
                 request, Answer(error.status, b"Not found", {"cache-control": "no-store"}, "text/plain")
             )
-        except ConnectionError:
-            # Who asked is gone, or takes nothing: there is nobody to tell.
-            raise
         except (OSError, Gone) as error:
             logger.error("the tables cannot be read", extra={"why": str(error)})
             return await self._send(request, _busy("storage_unreachable", "The tables cannot be read now"))
@@ -153,19 +151,17 @@ class Server:
             response.force_close()
         if answer.status not in (204, 304):
             response.content_length = len(answer.body)
-        await response.prepare(request)
-        if request.method != "HEAD":
-            for begin in range(0, len(answer.body), _PIECE):
-                await self._write(response, answer.body[begin : begin + _PIECE])
-        await response.write_eof()
+        with _left(request):
+            await response.prepare(request)
+            if request.method != "HEAD":
+                for begin in range(0, len(answer.body), _PIECE):
+                    await self._write(response, answer.body[begin : begin + _PIECE])
+            await response.write_eof()
         return response
 
     async def _write(self, response: web.StreamResponse, piece: bytes) -> None:
-        try:
-            async with asyncio.timeout(self.options.send_seconds):
-                await response.write(piece)
-        except TimeoutError as error:
-            raise ConnectionResetError("the client takes too long") from error
+        async with asyncio.timeout(self.options.send_seconds):
+            await response.write(piece)
 
     # What is asked for
 
@@ -188,7 +184,7 @@ class Server:
         served = await self.lake.table(found)
         shape = served.known(found) or await self.work(partial(served.shape, found))
         reply = Reply(shape, found, self.options.chunk_bytes, self.options.poll_seconds)
-        if found.events and found.live and found.subset is None:
+        if found.events and found.subset is None and found.offset and found.offset >= SNAPSHOT_END:
             return await self._events(request, served, reply)
         answer = await self._answer(served, reply)
         if request.method != "GET" and answer.status == 200:
@@ -198,7 +194,7 @@ class Server:
     async def _answer(self, served: Served, reply: Reply) -> Answer:
         ends = time.monotonic() + self.options.poll_seconds
         seen = reply.history.tip
-        answer: Answer | None = await self.work(reply.first)
+        answer: Answer | None = reply.first() if reply.known else await self.work(reply.first)
         while answer is None:
             left = ends - time.monotonic()
             if left <= 0 or self.ending.is_set():
@@ -221,35 +217,52 @@ class Server:
         headers = {**reply.about(base, offset), "electric-cursor": str(reply.cursor()), "cache-control": EVENTS}
         response = web.StreamResponse(headers={**self._allowed(request), **headers, "connection": "close"})
         response.content_type = "text/event-stream"
-        await response.prepare(request)
-        if request.method == "HEAD":
-            return response
+        with _left(request):
+            await response.prepare(request)
+            if request.method != "HEAD":
+                await self._told(response, served, reply, base, offset, seen)
+            await response.write_eof()
+        return response
+
+    async def _told(
+        self, response: web.StreamResponse, served: Served, reply: Reply, base: int, offset: Offset, seen: int
+    ) -> None:
+        """The events behind an offset, for a while."""
+        shape, history = reply.shape, reply.history
         ends = time.monotonic() + _STREAM
         first = True
         while not self.ending.is_set():
             try:
-                part: Part = await self.work(partial(reply.shape.changes, base, offset, self.options.chunk_bytes))
+                part: Part = await self.work(partial(shape.changes, base, offset, self.options.chunk_bytes))
             except (Gone, Busy):
-                break
+                return
             if part.messages or first:
                 events = list(part.messages)
                 if part.complete:
                     # Clients go on from the number that is told here, as if it had no changes of its own.
-                    events.append(reply.shape.up_to_date(part.end.tx + 1))
+                    events.append(shape.up_to_date(part.end.tx + 1))
                 await self._write(response, b"".join(b"data: " + each + b"\n\n" for each in events))
             offset, first = max(part.end, offset), False
             left = ends - time.monotonic()
             if left <= 0:
-                break
+                return
             if part.complete:
-                await served.changed(reply.shape, seen, min(left, _QUIET))
-                if seen == reply.history.tip and left > _QUIET:
+                await served.changed(shape, seen, min(left, _QUIET))
+                if seen == history.tip and left > _QUIET:
                     await self._write(response, b": keep-alive\n\n")
-            seen = reply.history.tip
-            if reply.history.last_break > base or reply.history.facts != reply.shape.facts:
-                break
-        await response.write_eof()
-        return response
+            seen = history.tip
+            if history.last_break > base or history.facts != shape.facts:
+                return
+
+
+@contextmanager
+def _left(request: web.Request) -> Iterator[None]:
+    """Within, whoever asked may go, or take nothing for too long: it is left then, and nobody is told."""
+    try:
+        yield
+    except (ConnectionError, TimeoutError):
+        if request.transport is not None:
+            request.transport.abort()
 
 
 class Busy(Exception):

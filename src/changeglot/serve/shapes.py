@@ -106,10 +106,13 @@ class Shape:
         digest = hashlib.sha256(json.dumps(told).encode()).digest()
         return f"{int.from_bytes(digest[:8], 'big')}-{base}"
 
+    def at_hand(self, handle: str) -> bool:
+        """Is the version that the handle stands on one that was read?"""
+        return self.history.lowest <= _version(handle)
+
     def base(self, handle: str) -> int | None:
         """The version that the handle stands on, if it is one of this shape that can still be followed."""
-        match = re.fullmatch(r"\d{1,20}-(\d{1,18})", handle)
-        base = int(match[1]) if match else -1
+        base = _version(handle)
         if not 0 <= base <= self.history.tip or self.handle(base) != handle:
             return None
         try:
@@ -263,6 +266,12 @@ class Shape:
 
     def up_to_date(self, tx: int) -> bytes:
         return _control("up-to-date", global_last_seen_lsn=str(tx))
+
+
+def _version(handle: str) -> int:
+    """The version that a handle stands on; -1 if it is none."""
+    match = re.fullmatch(r"\d{1,20}-(\d{1,18})", handle)
+    return int(match[1]) if match else -1
 
 
 def _control(word: str, **more: Any) -> bytes:
