@@ -194,6 +194,9 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("table", nargs="+", metavar="TABLE", help="as the source's `tables` name it: public.orders")
     command("drop", drop, "drop what the database keeps for a pipeline that is not run any more", pipeline, answer)
+    made = command("serve", serve, "serve the tables of a pipeline to Electric's clients, over HTTP", pipeline, quiet)
+    made.add_argument("--host", metavar="ADDRESS", help="address to listen on (127.0.0.1)")
+    made.add_argument("--port", type=int, metavar="N", help="port to listen on; 0: a free one (3000)")
     command("schema", schema, "print the JSON Schema of a pipeline's file, for editors")
     made = command("quarantine", quarantine, "look at what a pipeline could not apply", answer, quiet, spark)
     made.add_argument("action", choices=("list", "show", "replay", "drop"), help=ACTION)
@@ -420,6 +423,14 @@ def drop(arguments: argparse.Namespace) -> int:
         print_json({"dropped": dropped})
     else:
         print(f"dropped: {dropped}")
+    return DONE
+
+
+def serve(arguments: argparse.Namespace) -> int:
+    """Serves the tables of a pipeline until it is told to end."""
+    from changeglot import config, running
+
+    running.serve(config.load(arguments.pipeline), arguments.host, arguments.port, quiet=arguments.quiet)
     return DONE
 
 

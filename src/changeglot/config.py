@@ -16,6 +16,7 @@ from changeglot.errors import ConfigError
 from changeglot.held import Quarantine
 from changeglot.options import choice, construct, mapping, schema_of, word_in
 from changeglot.pipeline import Pipeline, first_lake
+from changeglot.serve.options import Serve
 from changeglot.sinks import SINKS
 from changeglot.sinks.base import LakeSink
 from changeglot.sinks.messages import MessageSink
@@ -24,7 +25,7 @@ from changeglot.target import Upkeep
 
 T = TypeVar("T")
 
-_WORDS = ("name", "source", "sink", "tables", "schema_change", "quarantine", "upkeep", "checkpoint")
+_WORDS = ("name", "source", "sink", "tables", "schema_change", "quarantine", "upkeep", "serve", "checkpoint")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -69,6 +70,7 @@ def pipeline(content: Any, name: str) -> Pipeline:
         schema_change=choice(words.get("schema_change", "lenient"), POLICIES, "schema_change"),
         quarantine=construct(Quarantine, words.get("quarantine", {}), "quarantine"),
         upkeep=construct(Upkeep, words.get("upkeep", {}), "upkeep"),
+        serve=construct(Serve, words.get("serve", {}), "serve"),
     )
 
 
@@ -159,6 +161,7 @@ def json_schema() -> dict[str, Any]:
         "schema_change": {"enum": list(POLICIES)},
         "quarantine": schema_of(Quarantine),
         "upkeep": schema_of(Upkeep),
+        "serve": schema_of(Serve),
         "checkpoint": {**text, "description": "folder of the pipeline's own notes; else beside the tables"},
     }
     return {

@@ -26,6 +26,7 @@ from changeglot.model import CHANGE, Op
 from changeglot.notes import Notes
 from changeglot.seen import seen
 from changeglot.sending import Sending
+from changeglot.serve.options import Serve
 from changeglot.settings import configured
 from changeglot.sinks.base import LakeSink, Mark
 from changeglot.sinks.delta import Delta
@@ -59,6 +60,7 @@ class Pipeline:
     schema_change: Literal["evolve", "lenient", "ignore", "exception"] = "lenient"
     quarantine: Quarantine = field(default_factory=Quarantine)
     upkeep: Upkeep = field(default_factory=Upkeep)
+    serve: Serve = field(default_factory=Serve)
 
     @property
     def sink(self) -> LakeSink:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from changeglot.errors import ChangeglotError, ConfigError, PipelineFailed, complaint
+from changeglot.errors import ChangeglotError, ConfigError, MissingError, PipelineFailed, complaint
 from changeglot.explain import table
-from changeglot.pipeline import Pipeline
+from changeglot.pipeline import Pipeline, first_lake
 from changeglot.sending import Sending
 from changeglot.sources.progress import Extent
 from changeglot.target import Applied, Planned
@@ -237,6 +239,34 @@ def run(pipeline: Pipeline, spark: SparkSession, *, once: bool, quiet: bool, as_
         held = f", {progress.quarantined:,} in the quarantine" if progress.quarantined else ""
         progress.say(f"{progress.batches} batches, {changes:,} changes in {told['seconds']} s{held}")
     return not progress.quarantined
+
+
+def serve(pipeline: Pipeline, host: str | None, port: int | None, *, quiet: bool) -> None:
+    """Serves the tables of its first lake until the process is told to end."""
+    lake = first_lake(pipeline.sinks)
+    if lake is None or lake.name != "delta":
+        raise ConfigError(
+            "sink", "has no tables that can be served", hint="Only those of Delta are: sink: {type: delta}."
+        )
+    if not any("scd1" in rule.mode for rule in pipeline.rules):
+        raise ConfigError("tables", "has no current rows, of which shapes are made", hint="Say mode: scd1.")
+    try:
+        from changeglot.serve.app import serve as serving
+    except ImportError as error:
+        raise MissingError(f"{error.name} is missing", hint="pip install 'changeglot[serve]'") from error
+    options = pipeline.serve
+    options = replace(options, host=host or options.host, port=options.port if port is None else port)
+
+    def ready(address: str) -> None:
+        if not quiet:
+            print(f"serving {lake.path} at {address}/v1/shape", file=sys.stderr, flush=True)
+
+    if find_spec("uvloop"):
+        import uvloop
+
+        uvloop.run(serving(lake.path, pipeline.rules, options, ready))
+    else:
+        asyncio.run(serving(lake.path, pipeline.rules, options, ready))
 
 
 def failure(error: Exception, pipeline: Pipeline) -> ChangeglotError:

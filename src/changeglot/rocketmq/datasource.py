@@ -28,7 +28,7 @@ from changeglot.rocketmq.options import Offsets, Reading, Writing, given, offset
 from changeglot.rocketmq.writer import QueueStreamWriter, QueueWriter, checked
 
 if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]  # It has no types.
+    import pyarrow as pa
 
 logger = logging.getLogger(__name__)
 
@@ -314,7 +314,7 @@ _freeze_once = cache(gc.freeze)
 def _batch(queue: Queue, messages: Messages) -> pa.RecordBatch:
     """The messages as columns, in the order of SCHEMA."""
     import pyarrow as pa
-    import pyarrow.compute as pc  # type: ignore[import-untyped]  # It has no types.
+    import pyarrow.compute as pc
 
     rows, properties = len(messages.offsets), maps(messages.properties)
     text, millis, micros = pa.string(), pa.timestamp("ms", tz="UTC"), pa.timestamp("us", tz="UTC")

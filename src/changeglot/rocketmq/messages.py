@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from changeglot.errors import ChangeglotError
 
 if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]  # It has no types.
+    import pyarrow as pa
 
 
 class RocketMQError(ChangeglotError):
@@ -154,7 +154,7 @@ def decoded(data: bytes) -> Messages:
 def maps(properties: Sequence[bytes]) -> pa.MapArray:
     """Properties as they are stored, by name: MAP<STRING, STRING> for each message."""
     import pyarrow as pa
-    import pyarrow.compute as pc  # type: ignore[import-untyped]  # As above.
+    import pyarrow.compute as pc
 
     # Arrow takes those of all messages apart at once.
     try:

@@ -26,7 +26,7 @@ from changeglot.rocketmq.messages import RocketMQError, outgoing, sharded, uniqu
 from changeglot.rocketmq.options import Writing
 
 if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]  # It has no types.
+    import pyarrow as pa
 
 #: Messages that follow each other into one queue where it does not matter into which.
 TURN = 500

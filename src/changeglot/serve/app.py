@@ -1,0 +1,318 @@
+"""HTTP: requests for shapes in, answers out. All that Electric's clients see of headers and statuses is here."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import signal
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from aiohttp import web
+
+from changeglot.serve.answers import EVENTS, Answer, Reply, invalid, refused
+from changeglot.serve.asked import Invalid, asked
+from changeglot.serve.delta import Gone
+from changeglot.serve.lake import Lake, Served
+from changeglot.serve.options import Serve
+from changeglot.serve.shapes import SNAPSHOT_END, Offset, Part
+
+if TYPE_CHECKING:
+    from changeglot.apply.route import Rule
+
+logger = logging.getLogger(__name__)
+
+METHODS: Final = "GET, HEAD, POST, DELETE, OPTIONS"
+EXPOSED: Final = ", ".join(
+    f"electric-{name}" for name in ("handle", "offset", "schema", "cursor", "up-to-date", "has-data", "snapshot")
+)
+_CORS: Final = {
+    "access-control-expose-headers": f"{EXPOSED}, retry-after, etag",
+    "access-control-allow-methods": METHODS,
+    "vary": "origin",
+}
+_ALLOWED: Final = "if-none-match, traceparent, content-type, authorization"
+#: Seconds of silence after which a stream of events says that it is there, and those after which it ends.
+_QUIET, _STREAM = 21, 60
+#: What is written in one go.
+_PIECE: Final = 1 << 18
+#: Of a request's first line: a condition may be long.
+_LINE: Final = 1 << 16
+
+
+@dataclass
+class Rates:
+    """How often an address may ask."""
+
+    limit: int
+    left: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)
+
+    def takes(self, address: str) -> bool:
+        if not self.limit:
+            return True
+        now = time.monotonic()
+        left, at = self.left.pop(address, (float(self.limit), now))
+        left = min(float(self.limit), left + (now - at) * self.limit)
+        self.left[address] = (left - 1 if left >= 1 else left, now)
+        if len(self.left) > 10_000:
+            self.left.popitem(last=False)
+        return left >= 1
+
+
+class Server:
+    """One process that serves the tables of a lake."""
+
+    def __init__(self, path: str, rules: tuple[Rule, ...], options: Serve) -> None:
+        self.options = options
+        self.pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="tables")
+        self.lake = Lake(path, rules, options, self.work)
+        self.rates = Rates(options.rate)
+        self.requests = self.working = 0
+        self.ending = asyncio.Event()
+
+    def app(self) -> web.Application:
+        app = web.Application(client_max_size=self.options.body_bytes, middlewares=[self._guarded])
+        app.router.add_route("*", "/v1/shape", self._shape)
+        app.router.add_get("/v1/health", self._health)
+        app.router.add_get("/", self._page)
+        return app
+
+    async def work(self, call: Callable[[], Any]) -> Any:
+        """Runs what reads tables in a thread. Any: what it gives."""
+        if self.working >= self.options.working:
+            raise Busy
+        self.working += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.pool, call)
+        finally:
+            self.working -= 1
+
+    # What all requests meet
+
+    @web.middleware
+    async def _guarded(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        if self.requests >= self.options.connections:
+            return await self._send(request, _busy("concurrent_request_limit_exceeded", "Too many requests at once"))
+        self.requests += 1
+        try:
+            if problem := self._refusal(request):
+                return await self._send(request, problem)
+            return await handler(request)
+        except Busy:
+            return await self._send(request, _busy("overloaded", "The server has too much to read"))
+        except Invalid as error:
+            return await self._send(request, invalid(error))
+        except web.HTTPRequestEntityTooLarge:
+            return await self._send(request, refused(413, {"message": "Request body is too large"}))
+        except web.HTTPException as error:
+            return await self._send(
+                request, Answer(error.status, b"Not found", {"cache-control": "no-store"}, "text/plain")
+            )
+        except (OSError, Gone) as error:
+            logger.error("the tables cannot be read", extra={"why": str(error)})
+            return await self._send(request, _busy("storage_unreachable", "The tables cannot be read now"))
+        finally:
+            self.requests -= 1
+
+    def _refusal(self, request: web.Request) -> Answer | None:
+        if not self.rates.takes(request.remote or ""):
+            return refused(429, {"message": "Too many requests"}, **{"retry-after": "1"})
+        if self.options.secret and request.method != "OPTIONS" and request.path != "/v1/health":
+            given = request.query.get("secret") or request.query.get("api_secret") or ""
+            scheme, _, token = request.headers.get("authorization", "").partition(" ")
+            given = given or (token.strip() if scheme.lower() == "bearer" else "")
+            if not hmac.compare_digest(given.encode("utf-8", "replace"), self.options.secret.encode()):
+                return refused(401, {"message": "Unauthorized - Invalid API secret"})
+        return None
+
+    def _allowed(self, request: web.Request) -> dict[str, str]:
+        origin = request.headers.get("origin", "*") if self.options.origins == "*" else self.options.origins
+        return {**_CORS, "access-control-allow-origin": origin}
+
+    async def _send(self, request: web.Request, answer: Answer) -> web.StreamResponse:
+        """The answer in pieces: a client that does not take one is left."""
+        asked_for = [each.strip() for each in request.headers.get("if-none-match", "").split(",")]
+        if answer.status == 200 and answer.headers.get("etag") in asked_for:
+            answer = replace(answer, status=304, body=b"")
+        response = web.StreamResponse(status=answer.status, headers={**self._allowed(request), **answer.headers})
+        response.content_type = answer.type
+        if self.ending.is_set():
+            response.force_close()
+        if answer.status not in (204, 304):
+            response.content_length = len(answer.body)
+        with _left(request):
+            await response.prepare(request)
+            if request.method != "HEAD":
+                for begin in range(0, len(answer.body), _PIECE):
+                    await self._write(response, answer.body[begin : begin + _PIECE])
+            await response.write_eof()
+        return response
+
+    async def _write(self, response: web.StreamResponse, piece: bytes) -> None:
+        async with asyncio.timeout(self.options.send_seconds):
+            await response.write(piece)
+
+    # What is asked for
+
+    async def _health(self, request: web.Request) -> web.StreamResponse:
+        return await self._send(request, Answer(200, b'{"status":"active"}', {"cache-control": "no-cache, no-store"}))
+
+    async def _page(self, request: web.Request) -> web.StreamResponse:
+        return await self._send(request, Answer(200, b"", {"cache-control": "no-cache"}, "text/plain"))
+
+    async def _shape(self, request: web.Request) -> web.StreamResponse:
+        if request.method == "OPTIONS":
+            headers = {"access-control-max-age": "86400", "access-control-allow-headers": _ALLOWED}
+            return await self._send(request, Answer(204, headers=headers))
+        if request.method == "DELETE":
+            told = {"message": "Shapes are read from the tables and cannot be deleted"}
+            return await self._send(request, refused(405, told, allow=METHODS))
+        if request.method not in ("GET", "HEAD", "POST"):
+            return await self._send(request, refused(405, {"message": "Method not allowed"}, allow=METHODS))
+        found = asked(request.query, await _body(request) if request.method == "POST" else None)
+        served = await self.lake.table(found)
+        shape = served.known(found) or await self.work(partial(served.shape, found))
+        reply = Reply(shape, found, self.options.chunk_bytes, self.options.poll_seconds)
+        if found.events and found.subset is None and found.offset and found.offset >= SNAPSHOT_END:
+            return await self._events(request, served, reply)
+        answer = await self._answer(served, reply)
+        if request.method != "GET" and answer.status == 200:
+            answer = replace(answer, headers={**answer.headers, "cache-control": "no-cache"})
+        return await self._send(request, answer)
+
+    async def _answer(self, served: Served, reply: Reply) -> Answer:
+        ends = time.monotonic() + self.options.poll_seconds
+        seen = reply.history.tip
+        answer: Answer | None = reply.first() if reply.known else await self.work(reply.first)
+        while answer is None:
+            left = ends - time.monotonic()
+            if left <= 0 or self.ending.is_set():
+                return reply.nothing()
+            await served.changed(reply.shape, seen, left)
+            seen = reply.history.tip
+            # Thousands wait for one shape: what was read for one of them is read for all.
+            answer = reply.changes() if reply.known else await self.work(reply.changes)
+        return answer
+
+    async def _events(self, request: web.Request, served: Served, reply: Reply) -> web.StreamResponse:
+        """Messages as they come, each an event; what cannot be followed is answered as any other request."""
+        seen = reply.history.tip
+        answer: Answer | None = await self.work(reply.first)
+        if answer is not None and answer.status != 200:
+            return await self._send(request, answer)
+        base, offset = reply.base, reply.asked.offset
+        assert base is not None
+        assert offset is not None
+        headers = {**reply.about(base, offset), "electric-cursor": str(reply.cursor()), "cache-control": EVENTS}
+        response = web.StreamResponse(headers={**self._allowed(request), **headers, "connection": "close"})
+        response.content_type = "text/event-stream"
+        with _left(request):
+            await response.prepare(request)
+            if request.method != "HEAD":
+                await self._told(response, served, reply, base, offset, seen)
+            await response.write_eof()
+        return response
+
+    async def _told(
+        self, response: web.StreamResponse, served: Served, reply: Reply, base: int, offset: Offset, seen: int
+    ) -> None:
+        """The events behind an offset, for a while."""
+        shape, history = reply.shape, reply.history
+        ends = time.monotonic() + _STREAM
+        first = True
+        while not self.ending.is_set():
+            try:
+                part: Part = await self.work(partial(shape.changes, base, offset, self.options.chunk_bytes))
+            except (Gone, Busy):
+                return
+            if part.messages or first:
+                events = list(part.messages)
+                if part.complete:
+                    # Clients go on from the number that is told here, as if it had no changes of its own.
+                    events.append(shape.up_to_date(part.end.tx + 1))
+                await self._write(response, b"".join(b"data: " + each + b"\n\n" for each in events))
+            offset, first = max(part.end, offset), False
+            left = ends - time.monotonic()
+            if left <= 0:
+                return
+            if part.complete:
+                await served.changed(shape, seen, min(left, _QUIET))
+                if seen == history.tip and left > _QUIET:
+                    await self._write(response, b": keep-alive\n\n")
+            seen = history.tip
+            if history.last_break > base or history.facts != shape.facts:
+                return
+
+
+@contextmanager
+def _left(request: web.Request) -> Iterator[None]:
+    """Within, whoever asked may go, or take nothing for too long: it is left then, and nobody is told."""
+    try:
+        yield
+    except (ConnectionError, TimeoutError):
+        if request.transport is not None:
+            request.transport.abort()
+
+
+class Busy(Exception):
+    """More is asked for than can be read."""
+
+
+def _busy(code: str, message: str) -> Answer:
+    return refused(503, {"code": code, "message": message}, **{"retry-after": "2"})
+
+
+async def _body(request: web.Request) -> Mapping[str, Any]:
+    """The JSON of a POST. Raises Invalid. Any: JSON."""
+    content = await request.read()
+    if not content.strip():
+        return {}
+    try:
+        told = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise Invalid("body", "is not JSON") from error
+    if not isinstance(told, dict):
+        raise Invalid("body", "is no object")
+    return told
+
+
+async def serve(
+    path: str, rules: tuple[Rule, ...], options: Serve, ready: Callable[[str], None] = lambda _: None
+) -> None:
+    """Serves until the process is told to end; then who waits is answered, and nobody is cut off."""
+    server = Server(path, rules, options)
+    # Arrow loads pandas with its first array, where that is there: not while somebody waits.
+    pa.array([0])
+    # A request that nobody waits for any more is given up.
+    runner = web.AppRunner(
+        server.app(),
+        handler_cancellation=True,
+        access_log=None,
+        max_line_size=_LINE,
+        max_field_size=_LINE,
+        shutdown_timeout=options.send_seconds,
+    )
+    await runner.setup()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, server.ending.set)
+    site = web.TCPSite(runner, options.host, options.port, backlog=4096)
+    await site.start()
+    host, port = runner.addresses[0][:2]
+    ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+    await server.ending.wait()
+    await site.stop()
+    server.lake.wake()
+    await runner.cleanup()
+    server.pool.shutdown(wait=False, cancel_futures=True)

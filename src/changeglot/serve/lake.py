@@ -1,0 +1,223 @@
+"""The tables of a lake that may be asked for, by their names; and who waits for changes of each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from pyarrow import fs
+
+from changeglot.apply.route import WORDS, Rule
+from changeglot.serve.answers import shape_of
+from changeglot.serve.asked import Asked, Invalid
+from changeglot.serve.delta import Cache, DeltaLog, Gone, Replaced, Unreadable
+from changeglot.serve.history import History
+from changeglot.serve.options import Serve
+from changeglot.serve.shapes import Definition, Shape
+from changeglot.sinks.base import safe
+from changeglot.tables import matches
+
+logger = logging.getLogger(__name__)
+
+#: Runs what reads tables, away from the loop. Any: what it gives.
+Work = Callable[[Callable[[], Any]], Awaitable[Any]]
+#: Shapes of a table that are remembered.
+_SHAPES = 10_000
+#: Ends of the names of tables that stand beside those of current rows.
+_BESIDE = ("__log", "__history", "__ended")
+
+
+@dataclass
+class Served:
+    """One table, its shapes, and who waits for them."""
+
+    history: History
+    look: float
+    work: Work
+    shapes: OrderedDict[tuple[Definition, tuple[str, ...]], Shape] = field(default_factory=OrderedDict)
+    waiting: dict[int, tuple[Shape, set[asyncio.Future[None]]]] = field(default_factory=dict)
+    looked: float = 0.0
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    tail: asyncio.Task[None] | None = None
+
+    async def refresh(self, asked: Asked | None = None) -> None:
+        """Reads what was committed to the table, unless that was just done. Raises Unreadable, OSError.
+
+        What is `asked` for may come from a server that has read more.
+        """
+        began = time.monotonic()
+        async with self.lock:
+            if began - self.looked > self.look or (asked and self._behind(asked)):
+                begun = time.monotonic()
+                await self.work(self.history.advance)
+                self.looked = begun
+
+    def _behind(self, asked: Asked) -> bool:
+        if self.history.tip < 0:
+            return True
+        tip = self.history.steps[self.history.tip]
+        base = asked.handle.rpartition("-")[2]
+        later = base.isdecimal() and len(base) < 19 and int(base) > tip.version
+        return later or (asked.offset is not None and asked.offset.tx > tip.tx)
+
+    def known(self, asked: Asked) -> Shape | None:
+        """The shape that is asked for, if it was asked for before and the table is what it was."""
+        found = self.shapes.get((asked.definition, asked.queryable))
+        return found if found is not None and found.facts == self.history.facts else None
+
+    def shape(self, asked: Asked) -> Shape:
+        """The shape that is asked for. Raises Invalid."""
+        found = self.shapes[asked.definition, asked.queryable] = shape_of(self.history, asked)
+        if len(self.shapes) > _SHAPES:
+            self.shapes.popitem(last=False)
+        return found
+
+    async def changed(self, shape: Shape, seen: int, seconds: float) -> None:
+        """Waits until a version after `seen` has something for the shape, at most so long."""
+        if self.history.tip != seen or seconds <= 0:
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        _, futures = self.waiting.setdefault(id(shape), (shape, set()))
+        futures.add(future)
+        if self.tail is None or self.tail.done():
+            self.tail = asyncio.create_task(self._follow())
+        try:
+            await asyncio.wait_for(future, seconds)
+        except TimeoutError:
+            pass
+        finally:
+            futures.discard(future)
+            if not futures:
+                self.waiting.pop(id(shape), None)
+
+    def wake(self) -> None:
+        """All who wait."""
+        for _, futures in self.waiting.values():
+            for future in futures:
+                if not future.done():
+                    future.set_result(None)
+
+    async def _follow(self) -> None:
+        """Looks for new versions for as long as somebody waits."""
+        while self.waiting:
+            await asyncio.sleep(self.look)
+            tip = self.history.tip
+            try:
+                await self.refresh()
+                if self.history.tip == tip:
+                    continue
+                shapes = [shape for shape, _ in self.waiting.values()]
+                concerned = await self.work(partial(self._concerned, shapes, tip))
+            except (Unreadable, Gone, Replaced, OSError) as error:
+                # Who waits is told by what it asks next.
+                logger.warning("a table cannot be followed", extra={"table": self.history.name, "why": str(error)})
+                self.wake()
+                await asyncio.sleep(1)
+                continue
+            for number in concerned:
+                for future in self.waiting.get(number, (None, ()))[1]:
+                    if not future.done():
+                        future.set_result(None)
+
+    def _concerned(self, shapes: Sequence[Shape], tip: int) -> list[int]:
+        """The shapes for which the versions after `tip` have something."""
+        if self.history.last_break > tip or tip < self.history.lowest or self.history.tip < tip:
+            return [id(shape) for shape in shapes]
+        versions = range(tip + 1, self.history.tip + 1)
+        return [id(shape) for shape in shapes if any(shape.told(version) for version in versions)]
+
+
+@dataclass
+class Lake:
+    """The tables in the folder of a sink."""
+
+    path: str
+    rules: tuple[Rule, ...]
+    options: Serve
+    work: Work
+    tables: dict[tuple[str, ...], Served] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.files, self.root = file_system(self.path)
+        self.cache = Cache(self.options.cache_mb << 20)
+
+    def may(self, place: tuple[str, ...]) -> bool:
+        """Is it a table of current rows that the pipeline fills, and one that may be asked for?"""
+        name = ".".join(place)
+        if place[-1].endswith(_BESIDE) or place[0] in ("changeglot", "_changeglot"):
+            return False
+        filled = any("scd1" in rule.mode and matches(_pattern(rule), name) for rule in self.rules)
+        return filled and any(matches(pattern, name) for pattern in self.options.tables)
+
+    async def table(self, asked: Asked) -> Served:
+        """The table that is asked for, as it is now. Raises Invalid if there is none, or several."""
+        parts = asked.table
+        named = parts if len(parts) > 1 else (self.options.schema, *parts)
+        if named not in self.tables:
+            found = await self.work(partial(self._places, named))
+            if len(found) > 1:
+                raise Invalid("table", f'"{".".join(named)}" is in several databases: name one')
+            if not found:
+                raise Invalid("table", f'table "{".".join(named)}" does not exist or may not be asked for')
+            self.tables[named] = self._served(found[0])
+        served = self.tables[named]
+        try:
+            await served.refresh(asked)
+        except Replaced:
+            # Who waits for the old one asks again, and then for the new one.
+            if self.tables.get(named) is served:
+                del self.tables[named]
+            return await self.table(asked)
+        except Unreadable as error:
+            self.tables.pop(named, None)
+            raise Invalid("table", f'table "{".".join(named)}" cannot be served: {error.what}') from error
+        return served
+
+    def _served(self, place: tuple[str, ...]) -> Served:
+        log = DeltaLog(self.files, self._folder(place), self.cache)
+        relation = (place[-2] if len(place) > 1 else self.options.schema, place[-1])
+        options = self.options
+        history = History(log, relation, every=max(1, options.snapshot_every), keep=options.keep_versions)
+        return Served(history, options.look_ms / 1000, self.work)
+
+    def _folder(self, place: tuple[str, ...]) -> str:
+        return "/".join((self.root, *map(safe, place)))
+
+    def _places(self, named: tuple[str, ...]) -> list[tuple[str, ...]]:
+        """Where a table of that name may be: as it is said, without its schema, or within any database."""
+        tried = [named]
+        if len(named) == 2 and named[0] == self.options.schema:
+            tried.append(named[1:])
+        if len(named) == 2:
+            listed = self.files.get_file_info(fs.FileSelector(self.root, allow_not_found=True))
+            tried += [(each.base_name, *named) for each in listed if each.type == fs.FileType.Directory]
+        return [place for place in tried if self.may(place) and self._is_there(place)]
+
+    def _is_there(self, place: tuple[str, ...]) -> bool:
+
+        return bool(self.files.get_file_info(f"{self._folder(place)}/_delta_log").type == fs.FileType.Directory)
+
+    def wake(self) -> None:
+        for served in self.tables.values():
+            served.wake()
+
+
+def _pattern(rule: Rule) -> str:
+    """What the tables that a rule fills are called in the sink."""
+    return WORDS.sub("*", rule.into) if rule.into else rule.match
+
+
+def file_system(path: str) -> tuple[fs.FileSystem, str]:
+    """Arrow's file system of a path as Spark knows it, and the path in it."""
+    if "://" not in path and not path.startswith("file:"):
+        return fs.LocalFileSystem(), path.rstrip("/")
+    uri = re.sub(r"^s3[an]://", "s3://", re.sub(r"^file:/+", "file:///", path))
+    made, root = fs.FileSystem.from_uri(uri)
+    return made, root.rstrip("/")

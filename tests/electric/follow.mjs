@@ -1,0 +1,25 @@
+// Follows shapes with Electric's own client: `follow.mjs CLIENT URL SHAPES`, SHAPES a JSON list of options of ShapeStream.
+// Writes a line of JSON whenever a shape is up to date, and for what goes wrong.
+import { createRequire } from "node:module";
+import { pathToFileURL } from "node:url";
+
+const [folder, url, shapes] = process.argv.slice(2);
+const found = createRequire(`${folder}/package.json`).resolve("@electric-sql/client");
+const { Shape, ShapeStream } = await import(pathToFileURL(found));
+const say = (line) =>
+  console.log(JSON.stringify(line, (_, value) => (typeof value === "bigint" ? `${value}n` : value)));
+
+JSON.parse(shapes).forEach((options, number) => {
+  const stream = new ShapeStream({
+    url,
+    ...options,
+    onError: (error) => say({ shape: number, error: String(error) }),
+  });
+  stream.subscribe((messages) => {
+    for (const { headers } of messages)
+      if (headers.control && headers.control !== "up-to-date") say({ shape: number, control: headers.control });
+  });
+  new Shape(stream).subscribe(({ value }) =>
+    say({ shape: number, handle: stream.shapeHandle, offset: stream.lastOffset, rows: Object.fromEntries(value) }),
+  );
+});
