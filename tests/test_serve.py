@@ -389,7 +389,7 @@ CONDITIONS = (
     "10 - id < 5", "-id < -3", "amount * 2 > 0.1", "id & 1 = 1", "lower(name) = 'zoë'", "upper(name) || '!' = 'X!'",
     "coalesce(name, 'none') = 'none'", "greatest(id, 3) = 3", "least(id, 3) = 3", "CAST(id AS STRING) = '4'",
     "amount = '0.10'", "id = '4'", "(amount > 0) IS TRUE", "(amount > 0) IS NOT TRUE", "name = 'a''b\"c'",
-    "true", "NULL", "id = NULL",
+    "true", "CAST(NULL AS BOOLEAN)", "id = NULL",
 )  # fmt: skip
 
 
