@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,12 +11,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from changeglot import kafka
+from changeglot.errors import ChangeglotError
 from changeglot.options import option, words
 from changeglot.sinks.messages import LANE, SENT, TOPIC, MessageSink
 
 #: Few large requests: a batch of ours waits for all of them at its end, and not for any before. Kafka's own defaults
 #: are for messages that come one by one.
 _PRODUCER = {"batch.size": "262144", "linger.ms": "20", "buffer.memory": "67108864"}
+#: Seconds in which a topic that was made is known, and between two looks.
+_PATIENCE, _PAUSE = 30, 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +55,16 @@ class Kafka(MessageSink):
                 for topic in missing:
                     new.add(jvm.org.apache.kafka.clients.admin.NewTopic(topic, count, empty))
                 admin.createTopics(new).all().get()
+            # A broker that is busy knows of a new topic some moments later.
+            late = time.monotonic() + _PATIENCE
+            while (unknown := [topic for topic in topics if topic not in found]) and time.monotonic() < late:
+                time.sleep(_PAUSE)
                 found = kafka.lanes(spark, admin, topics)
+        if unknown:
+            raise ChangeglotError(
+                f"making topics: {', '.join(unknown)} cannot be found, {_PATIENCE} seconds after",
+                hint="Are all brokers well?",
+            )
         return found
 
     def send(self, messages: DataFrame) -> None:
