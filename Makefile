@@ -39,7 +39,7 @@ check: setup  ## formatting, lint, types, imports
 	PYTHONPATH=src $(BIN)/lint-imports
 
 test: setup  ## all tests, two files at a time, each with a Spark session of its own
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 golden: setup  ## rewrite what the golden messages should decode to; read the diff
 	$(BIN)/python tools/golden.py

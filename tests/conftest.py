@@ -19,6 +19,14 @@ from changeglot.sinks import LAKES
 from changeglot.sources.kafka import Kafka as KafkaSource
 from changeglot.throwaway.databases import MariaDB, Postgres
 
+#: Files that take the longest, the longest first: with two at a time, what is long must not be last.
+LONG = ("test_kills", "test_pipelines", "test_capture", "test_kafka_kills", "test_serve", "test_resync")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    names = {name: number for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: names.get(item.path.stem, len(LONG)))
+
 
 @pytest.fixture(scope="session")
 def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
