@@ -30,7 +30,7 @@ RATE = 100
 COLUMNS = "id bigint PRIMARY KEY, at bigint NOT NULL, note text"
 INSERT = "INSERT INTO {} VALUES (%s, %s, 'a note of ' || %s)"
 #: So the stamp stands in a message.
-STAMPED = r'"at":"(\d+)"'
+STAMPED = r'"at":"?(\d+)'
 
 
 def commit(dsn: str, table: str, seconds: int) -> float:
