@@ -1,6 +1,6 @@
 """Capture: how fast a database's rows and changes are recorded, beside Debezium and COPY, and where they are when.
 
-usage: capture.py, after run.py: brings its results.md up to date. `--quick` is a trial with few rows.
+usage: capture.py: writes its part of results.md anew. `--quick` is a trial with few rows.
 """
 
 import argparse
@@ -371,7 +371,7 @@ def main() -> None:
     if options.quick:
         sys.stdout.write(json.dumps([asdict(one) for one in runs], indent=1) + "\n")
     else:
-        report.update(capture=runs)
+        report.update("capture", runs)
 
 
 if __name__ == "__main__":

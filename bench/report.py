@@ -1,13 +1,11 @@
-"""results.md: what was measured, against what was wanted.
+"""results.md: what was measured, against what was wanted."""
 
-usage: report.py, to write the page again from the numbers of the last whole run.
-"""
-
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Literal
+from typing import Final, Literal
 
 from plan import BARE, FORMATS, TRANSLATIONS
 from results import CaptureRun, DelayRun, Measurement, Results, TopicRun
@@ -565,16 +563,7 @@ def page(results: Results) -> str:
         ]
     sections += limits(results)
     sections += [
-        "## Memory",
-        *memory_section(results),
-        "## Tables",
-        *apply_section(results),
-        "### From a topic into tables",
-        *load_section(results),
-        "## Topics",
-        *topics_section(results),
-        "## Capture",
-        *capture_section(results),
+        *("\n\n".join((heading, *section(results))) for heading, section in SECTIONS.values()),
         "## To run it again",
         "`make bench`, on a machine with Java 17 that does nothing else; about an hour, "
         "10 GB of disk, and more for the memory part. `python bench/run.py --quick` is a trial "
@@ -583,13 +572,21 @@ def page(results: Results) -> str:
     return "\n\n".join(sections) + "\n"
 
 
-def update(**parts: object) -> None:
-    """Writes the page of the last whole run again, with these parts of its results measured anew."""
-    numbers = HERE / "data" / "results.json"
-    results = replace(Results.load(numbers), **parts)
-    results.save(numbers)
-    (HERE / "results.md").write_text(page(results))
+#: Parts that a program of their own can measure again: where each stands, and what it says.
+SECTIONS: Final[Mapping[str, tuple[str, Callable[[Results], Iterator[str]]]]] = {
+    "memory": ("## Memory", memory_section),
+    "apply": ("## Tables", apply_section),
+    "loads": ("### From a topic into tables", load_section),
+    "topics": ("## Topics", topics_section),
+    "capture": ("## Capture", capture_section),
+}
 
 
-if __name__ == "__main__":
-    update()
+def update(part: str, runs: Sequence[object]) -> None:
+    """Writes one of the SECTIONS anew. The rest of the page is of an earlier run."""
+    path = HERE / "results.md"
+    heading, section = SECTIONS[part]
+    measured_now = Results(rows=0, rounds=0, cores=0, trial=False, machine={}, **{part: list(runs)})
+    text = "\n\n".join((heading, *section(measured_now))) + "\n\n"
+    # Up to the next heading.
+    path.write_text(re.sub(rf"^{heading}\n.*?(?=^#)", lambda _: text, path.read_text(), flags=re.M | re.S))

@@ -1,10 +1,7 @@
-"""What a run of the benchmark has measured, as data: kept as JSON, read by report.py."""
+"""What a run of the benchmark has measured, as data: read by report.py."""
 
-import json
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
 
 from worker import Contender, Run
 
@@ -168,29 +165,3 @@ class Results:
         runs = [run for measurement in self.measurements for run in measurement.runs]
         capacity = sum(run.wall for run in runs) * int(self.machine["cores"])
         return sum(run.others for run in runs) / capacity if capacity else 0.0
-
-    def save(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
-
-    @classmethod
-    def load(cls, path: Path) -> "Results":
-        saved: dict[str, Any] = json.loads(path.read_text())
-        measurements = [
-            Measurement(Contender(**one["contender"]), [Run(**run) for run in one["runs"]], one["problem"])
-            for one in saved.pop("measurements")
-        ]
-        memory = [MemoryRun(**one) for one in saved.pop("memory")]
-        apply = [ApplyRun(**one) for one in saved.pop("apply", [])]
-        loads = [LoadRun(**one) for one in saved.pop("loads", [])]
-        topics = [(DelayRun if "rate" in one else TopicRun)(**one) for one in saved.pop("topics", [])]
-        capture = [(DelayRun if "rate" in one else CaptureRun)(**one) for one in saved.pop("capture", [])]
-        return cls(
-            **saved,
-            measurements=measurements,
-            memory=memory,
-            apply=apply,
-            loads=loads,
-            topics=topics,
-            capture=capture,
-        )

@@ -217,7 +217,6 @@ class Reply:
     # Subsets
 
     def _subset(self, base: int, subset: Subset) -> Answer:
-
         tip, facts = self.history.tip, self.shape.facts
         meets = _condition(subset.where, subset.params, facts, self.asked.queryable, "subset.where")
         found = []
@@ -237,7 +236,6 @@ class Reply:
         return Answer(200, body, headers)
 
     def _sorted(self, rows: pa.Table, subset: Subset) -> pa.Table:
-
         names = {each.name for each in self.shape.facts.columns}
         if self.asked.queryable:
             names &= set(self.asked.queryable)

@@ -205,7 +205,6 @@ class DeltaLog:
         return State(version, metadata, tuple(held[path] for path in sorted(held)))
 
     def _checkpoint(self, name: str, held: dict[str, File]) -> Metadata | None:
-
         with self.files.open_input_file(f"{self.root}/_delta_log/{name}") as file:
             read = pq.ParquetFile(file)
             wanted = {"add", "metaData", "protocol"} & {field.name for field in read.schema_arrow}
@@ -234,7 +233,6 @@ class DeltaLog:
         return found
 
     def _read(self, path: str, columns: Sequence[Column]) -> pa.Table:
-
         try:
             with self.files.open_input_file(f"{self.root}/{path}") as file:
                 read = pq.ParquetFile(file, coerce_int96_timestamp_unit="us")

@@ -283,7 +283,6 @@ class History:
             return self._diffs[version]
 
     def _compared(self, step: Step) -> Diff:
-
         gone, come = self._gathered(step, "gone"), self._gathered(step, "come")
         gone_keys, come_keys = self.keys(gone, step.facts), self.keys(come, step.facts)
         only = pc.indices_nonzero(pc.invert(pc.is_in(gone_keys, value_set=come_keys)))

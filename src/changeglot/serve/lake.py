@@ -201,7 +201,6 @@ class Lake:
         return [place for place in tried if self.may(place) and self._is_there(place)]
 
     def _is_there(self, place: tuple[str, ...]) -> bool:
-
         return bool(self.files.get_file_info(f"{self._folder(place)}/_delta_log").type == fs.FileType.Directory)
 
     def wake(self) -> None:

@@ -202,7 +202,6 @@ class Shape:
         return known
 
     def _told_of(self, diff: Diff) -> Iterator[tuple[Offset, bytes]]:
-
         was, now = diff.had, diff.has
         if self.meets:
             was = pc.and_(was, pc.fill_null(self.meets(diff.old), False))
