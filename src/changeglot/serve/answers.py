@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,12 +32,27 @@ _LIVE: Final = "public, max-age=5, stale-while-revalidate=5"
 EVENTS: Final = "public, max-age=59"
 
 
+#: Rows of a snapshot: the shape's handle, and the offset behind which they are.
+Place = tuple[str, Offset | None]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A body that is in a file."""
+
+    file: IO[bytes]
+    size: int
+
+    def __len__(self) -> int:
+        return self.size
+
+
 @dataclass(frozen=True)
 class Answer:
     """What is sent."""
 
     status: int
-    body: bytes = b""
+    body: bytes | Stored = b""
     headers: Mapping[str, str] = field(default_factory=dict)
     type: str = "application/json"
 
@@ -104,6 +119,22 @@ class Reply:
             return self.history.base
         return self.shape.base(self.asked.handle)
 
+    @property
+    def place(self) -> Place | None:
+        """The rows that are asked for, if it is those."""
+        asked, base = self.asked, self.base
+        if base is None or asked.now or asked.subset is not None:
+            return None
+        rows = asked.offset is None or asked.offset < SNAPSHOT_END
+        return (self.shape.handle(base), asked.offset) if rows else None
+
+    def following(self, answer: Answer) -> Reply | None:
+        """The request that a client makes after that answer, if it is for more rows."""
+        end = Offset.of(answer.headers.get("electric-offset", ""))
+        if end is None or end >= SNAPSHOT_END:
+            return None
+        return replace(self, asked=replace(self.asked, offset=end, handle=answer.headers["electric-handle"]))
+
     def must_refetch(self) -> Answer:
         """Tells the client to begin anew, and with what."""
         # The table may be another one than when the shape was asked for.
@@ -127,7 +158,7 @@ class Reply:
             return self._subset(base, asked.subset)
         if asked.now:
             return self._changed(base, Part((), self.tail, complete=True))
-        if asked.offset is None or (asked.offset.tx == 0 and asked.offset < SNAPSHOT_END):
+        if asked.offset is None or asked.offset < SNAPSHOT_END:
             return self._rows(base, asked.offset.op if asked.offset else 0)
         self._within(asked.offset)
         part = self.shape.changes(base, asked.offset, self.chunk)
@@ -182,8 +213,7 @@ class Reply:
         messages = [*part.messages]
         headers = {}
         if part.complete:
-            tx = self.history.steps[self.history.tip].tx
-            messages.append(self.shape.up_to_date(tx))
+            messages.append(self.shape.up_to_date(self.history.seen))
             headers["electric-up-to-date"] = ""
         if self.asked.live:
             headers["electric-cursor"] = str(self.cursor())

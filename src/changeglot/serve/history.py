@@ -116,6 +116,7 @@ class History:
         self.lowest = self.tip = -1
         #: The last version known at which shapes ended; -1 if none is.
         self.last_break = -1
+        self.finished = 0
         self._sure = time.monotonic()
         self._diffs: OrderedDict[int, Diff] = OrderedDict()
         self._states: OrderedDict[int, State] = OrderedDict()
@@ -150,6 +151,15 @@ class History:
             if found:
                 self._forget()
             return found
+
+    def finish(self, told: tuple[str, int] | None) -> None:
+        """Who writes has said which batch all its tables have. It was looked at before the versions were."""
+        self.finished = _number(told[1] + 1) - 1 if told and told[0] == self.facts.writer else 0
+
+    @property
+    def seen(self) -> int:
+        """All that was told of any table up to this number is in this one."""
+        return max(self.steps[self.tip].tx, self.finished)
 
     def _same(self) -> bool:
         """Is it still the table that was read?"""

@@ -9,6 +9,7 @@ from typing import ClassVar
 from pyspark.sql import SparkSession
 
 from changeglot.columns import quoted
+from changeglot.notes import Notes
 from changeglot.sinks.base import UNORDERED, LakeSink, Mark, assigned, declared, safe
 
 _PROPERTIES = {
@@ -18,6 +19,8 @@ _PROPERTIES = {
     # Any name, and columns that can be renamed and dropped.
     "delta.columnMapping.mode": "name",
 }
+#: A folder beside the tables, and one in it for each pipeline: notes of the last batches that all its tables have.
+FINISHED = ("changeglot", "batches")
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,10 @@ class Delta(LakeSink):
 
     def marks(self, mark: Mark) -> Mapping[str, str]:
         return {"txnAppId": mark.writer, "txnVersion": str(mark.batch)}
+
+    def finish(self, spark: SparkSession, pipeline: str, mark: Mark) -> None:
+        folder = "/".join((self.path.rstrip("/"), *FINISHED, safe(pipeline)))
+        Notes(spark, folder).write(mark.batch, mark.writer)
 
     def tidy(self, spark: SparkSession, table: str, hours: int) -> None:
         spark.sql(f"OPTIMIZE {table}")
