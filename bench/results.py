@@ -134,6 +134,34 @@ class CaptureRun:
         return all(out == self.rows for out in self.out)
 
 
+@dataclass(frozen=True)
+class ServeRun:
+    """A client that gets all rows of a table: so many bytes, and the seconds of each round."""
+
+    who: str
+    rows: int
+    bytes: int
+    clock: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class WaitRun:
+    """Clients that wait for `shapes`: seconds from a commit of so many changes until a client knows of it.
+
+    `delays` are those that half and 99 of 100 took at most, over all commits; `ends` of each commit until the last one
+    knows; `memory` the bytes of the server.
+    """
+
+    what: str
+    clients: int
+    shapes: int
+    changes: int
+    commits: int
+    delays: tuple[float, float]
+    ends: list[float]
+    memory: int
+
+
 @dataclass
 class Results:
     """One run of the benchmark. `checks` are counts of changes and problems, by contender."""
@@ -151,6 +179,7 @@ class Results:
     loads: list[LoadRun] = field(default_factory=list)
     topics: list[TopicRun | DelayRun] = field(default_factory=list)
     capture: list[CaptureRun | DelayRun] = field(default_factory=list)
+    serve: list[ServeRun | WaitRun] = field(default_factory=list)
 
     def named(self, name: str) -> Measurement | None:
         """The measurement of that name; None when it was not run or never finished."""
