@@ -87,7 +87,7 @@ class Served:
         _, futures = self.waiting.setdefault(id(shape), (shape, set()))
         futures.add(future)
         if self.tail is None or self.tail.done():
-            self.tail = asyncio.create_task(self._follow())
+            self.tail = asyncio.create_task(self._follow(seen))
         try:
             await asyncio.wait_for(future, seconds)
         except TimeoutError:
@@ -104,17 +104,17 @@ class Served:
                 if not future.done():
                     future.set_result(None)
 
-    async def _follow(self) -> None:
-        """Looks for new versions for as long as somebody waits."""
+    async def _follow(self, tip: int) -> None:
+        """Tells who waits of the versions after `tip`, whoever reads them first, for as long as somebody waits."""
         while self.waiting:
             await asyncio.sleep(self.look)
-            tip = self.history.tip
             try:
                 await self.refresh()
                 if self.history.tip == tip:
                     continue
+                known, tip = tip, self.history.tip
                 shapes = [shape for shape, _ in self.waiting.values()]
-                concerned = await self.work(partial(self._concerned, shapes, tip))
+                concerned = await self.work(partial(self._concerned, shapes, known))
             except (Unreadable, Gone, Replaced, OSError) as error:
                 # Who waits is told by what it asks next.
                 logger.warning("a table cannot be followed", extra={"table": self.history.name, "why": str(error)})

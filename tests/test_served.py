@@ -1,0 +1,60 @@
+"""What Electric's own client has of tables that are captured and served is what their source has, whoever is killed."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from shop import Shop
+from test_serve import PATIENCE, Got, Shopping, electric, serving
+
+__all__ = ["electric"]
+
+
+@pytest.fixture(scope="module")
+def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Shopping:
+    """A shop of two batches."""
+    made = Shopping(spark, tmp_path_factory.mktemp("kept"), "kept", Shop(5, "kept", keys=20))
+    made.go_on(20)
+    made.go_on(20)
+    return made
+
+
+@dataclass
+class Behind:
+    """A copy of a table without its last version, which comes when it is told to."""
+
+    made: Shopping
+    last: Path
+    aside: Path
+
+    @classmethod
+    def of(cls, kept: Shopping, folder: Path) -> Behind:
+        shutil.copytree(kept.folder / "lake", folder / "lake")
+        last = max((folder / "lake" / "kept" / "orders" / "_delta_log").glob("*.json"))
+        return cls(replace(kept, folder=folder), last, last.rename(folder / last.name))
+
+    def come(self) -> None:
+        self.aside.rename(self.last)
+
+
+def test_who_waits_is_told_of_what_another_request_saw_first(kept: Shopping, tmp_path: Path) -> None:
+    behind = Behind.of(kept, tmp_path)
+    with serving(behind.made, poll_seconds=10 * PATIENCE, look_ms=2000) as server:
+        query = {"table": "kept.orders", "offset": "now"}
+        first = server.ask(query)
+        live = {**query, "offset": first.offset, "handle": first.handle, "live": "true"}
+        waited: list[Got] = []
+        waiting = threading.Thread(target=lambda: waited.append(server.ask(live)))
+        waiting.start()
+        time.sleep(0.5)
+        behind.come()
+        # A handle that is newer than what a server knows makes it look.
+        assert server.ask({**query, "offset": "0_inf", "handle": f"1-{int(behind.last.stem)}"}).status == 409
+        waiting.join(PATIENCE)
+        assert [got.headers["electric-has-data"] for got in waited] == ["true"]
