@@ -9,9 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from pyarrow import fs
 from pyspark.sql import SparkSession
 from shop import Shop
 from test_serve import PATIENCE, Got, Shopping, electric, serving
+
+from changeglot.serve.answers import Reply
+from changeglot.serve.asked import asked
+from changeglot.serve.delta import Cache, DeltaLog
+from changeglot.serve.history import History
+from changeglot.serve.shapes import Definition, Offset, Part, Shape
 
 __all__ = ["electric"]
 
@@ -58,3 +65,28 @@ def test_who_waits_is_told_of_what_another_request_saw_first(kept: Shopping, tmp
         assert server.ask({**query, "offset": "0_inf", "handle": f"1-{int(behind.last.stem)}"}).status == 409
         waiting.join(PATIENCE)
         assert [got.headers["electric-has-data"] for got in waited] == ["true"]
+
+
+def test_a_change_that_comes_while_an_answer_is_made_is_told_by_the_next(kept: Shopping, tmp_path: Path) -> None:
+    behind = Behind.of(kept, tmp_path)
+
+    class Late(Shape):
+        def changes(self, base: int, after: Offset, limit: int) -> Part:
+            part = super().changes(base, after, limit)
+            if behind.aside.exists():
+                behind.come()
+                self.history.advance()
+            return part
+
+    log = DeltaLog(fs.LocalFileSystem(), str(behind.last.parents[1]), Cache(1 << 20))
+    history = History(log, ("kept", "orders"), every=100, keep=100)
+    history.advance()
+    query = {"table": "kept.orders", "offset": "now"}
+    shape = Late(history, Definition(), history.facts, None)
+    now = Reply(shape, asked(query), 1000, 20).first()
+    assert now is not None
+    for data in ("false", "true"):
+        live = {"offset": now.headers["electric-offset"], "handle": now.headers["electric-handle"], "live": "true"}
+        now = Reply(shape, asked({**query, **live}), 1000, 20).changes(last=True)
+        assert now is not None
+        assert now.headers["electric-has-data"] == data

@@ -151,8 +151,8 @@ class Reply:
         assert asked.offset is not None
         return asked.offset >= SNAPSHOT_END and shape.known(self.base, asked.offset)
 
-    def changes(self) -> Answer | None:
-        """The answer to who waited, if there is something for it now."""
+    def changes(self, *, last: bool = False) -> Answer | None:
+        """The answer to who waited, if there is something for it now; the `last` one if there is nothing, too."""
         base, asked = self.base, self.asked
         assert base is not None
         assert asked.offset is not None
@@ -162,13 +162,7 @@ class Reply:
             part = self.shape.changes(base, asked.offset, self.chunk)
         except Gone:
             return self.must_refetch()
-        return self._changed(base, part) if part.messages else None
-
-    def nothing(self) -> Answer:
-        """The answer to who waited for nothing."""
-        assert self.base is not None
-        assert self.asked.offset is not None
-        return self._changed(self.base, Part((), max(self.asked.offset, self.tail), complete=True))
+        return self._changed(base, part) if part.messages or last else None
 
     def _rows(self, base: int, begin: int) -> Answer:
         body, rest = self.shape.snapshot(base, begin, self.chunk)

@@ -196,13 +196,12 @@ class Server:
         seen = reply.history.tip
         answer: Answer | None = reply.first() if reply.known else await self.work(reply.first)
         while answer is None:
-            left = ends - time.monotonic()
-            if left <= 0 or self.ending.is_set():
-                return reply.nothing()
-            await served.changed(reply.shape, seen, left)
+            if not self.ending.is_set():
+                await served.changed(reply.shape, seen, ends - time.monotonic())
             seen = reply.history.tip
+            look = partial(reply.changes, last=self.ending.is_set() or time.monotonic() >= ends)
             # Thousands wait for one shape: what was read for one of them is read for all.
-            answer = reply.changes() if reply.known else await self.work(reply.changes)
+            answer = look() if reply.known else await self.work(look)
         return answer
 
     async def _events(self, request: web.Request, served: Served, reply: Reply) -> web.StreamResponse:
