@@ -117,7 +117,14 @@ class Reply:
         try:
             return self._first()
         except Gone:
-            return self.must_refetch()
+            again = self._left()
+            return again._first() if self.asked.begins else again.must_refetch()
+
+    def _left(self) -> Reply:
+        """The same, after files were found to be gone that it needs."""
+        if self.base is not None:
+            self.history.leave(self.base)
+        return replace(self)
 
     def _first(self) -> Answer | None:
         asked, base = self.asked, self.base
@@ -161,7 +168,7 @@ class Reply:
         try:
             part = self.shape.changes(base, asked.offset, self.chunk)
         except Gone:
-            return self.must_refetch()
+            return self._left().must_refetch()
         return self._changed(base, part) if part.messages or last else None
 
     def _rows(self, base: int, begin: int) -> Answer:

@@ -116,6 +116,8 @@ class History:
         self.lowest = self.tip = -1
         #: The last version known at which shapes ended; -1 if none is.
         self.last_break = -1
+        #: New shapes do not begin before this version: files of those before it are gone.
+        self.whole = -1
         self._sure = time.monotonic()
         self._diffs: OrderedDict[int, Diff] = OrderedDict()
         self._states: OrderedDict[int, State] = OrderedDict()
@@ -236,13 +238,18 @@ class History:
         window = self.tip // self.every
         broken = self.last_break
         while window >= 0:
-            begin = max(window * self.every, broken, self.lowest)
+            begin = max(window * self.every, broken, self.lowest, self.whole)
             for version in range(begin, self.tip + 1):
-                step = self.steps[version]
-                if version == broken or step.start or version == self.lowest:
+                if version in (broken, self.lowest, self.whole) or self.steps[version].start:
                     return version
             window -= 1
         return self.lowest
+
+    def leave(self, version: int) -> None:
+        """Files of that version or of later ones are gone: shapes that would begin with it begin with the newest."""
+        with self._lock:
+            if self.base <= version:
+                self.whole = self.tip
 
     def reach(self, version: int) -> None:
         """Reads back as far as that version. Raises Gone if that is more than is kept."""
