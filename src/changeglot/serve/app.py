@@ -214,7 +214,9 @@ class Server:
         assert base is not None
         assert offset is not None
         headers = {**reply.about(base, offset), "electric-cursor": str(reply.cursor()), "cache-control": EVENTS}
-        response = web.StreamResponse(headers={**self._allowed(request), **headers, "connection": "close"})
+        # nginx would hold events back until there are some kilobytes of them.
+        plain = {"connection": "close", "x-accel-buffering": "no"}
+        response = web.StreamResponse(headers={**self._allowed(request), **headers, **plain})
         response.content_type = "text/event-stream"
         with _left(request):
             await response.prepare(request)
