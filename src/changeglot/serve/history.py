@@ -138,7 +138,9 @@ class History:
                 latest = self.log.latest()
                 if latest is None:
                     raise Unreadable("there is no such table")
-                self._load(self._anchor(latest // self.every * self.every, latest), latest)
+                earliest = self.log.earliest()
+                wanted = max(latest // self.every * self.every, earliest)
+                self._load(self._anchor(wanted, latest, earliest), latest)
                 return True
             if time.monotonic() - self._sure > _SURE and not self._same():
                 raise Replaced("the table was removed, or made anew")
@@ -204,8 +206,8 @@ class History:
             tx = 0 if broken else before.tx + _STEP
         return Step(commit, facts, tx, batch, start, broken)
 
-    def _anchor(self, wanted: int, latest: int) -> int:
-        """The first version from `wanted` on that begins a batch, else the last before it that does, else the first."""
+    def _anchor(self, wanted: int, latest: int, earliest: int = 0) -> int:
+        """The first version from `wanted` on that begins a batch, else the last before it, else the first there is."""
         before = self._run(wanted - 1)
         for version in range(wanted, latest + 1):
             if (commit := self.log.commit(version)) is None:
@@ -215,7 +217,7 @@ class History:
                 return version
             before = mark or before
         version = wanted
-        while version > 0 and (commit := self.log.commit(version - 1)) is not None:
+        while version > earliest and (commit := self.log.commit(version - 1)) is not None:
             version -= 1
             mark = _marked(commit)
             if mark and mark != self._run(version - 1):
