@@ -148,7 +148,14 @@ class Reply:
         try:
             return self._first()
         except Gone:
-            return self.must_refetch()
+            again = self._left()
+            return again._first() if self.asked.begins else again.must_refetch()
+
+    def _left(self) -> Reply:
+        """The same, after files were found to be gone that it needs."""
+        if self.base is not None:
+            self.history.leave(self.base)
+        return replace(self)
 
     def _first(self) -> Answer | None:
         asked, base = self.asked, self.base
@@ -156,13 +163,14 @@ class Reply:
             return self.must_refetch()
         if asked.subset is not None:
             return self._subset(base, asked.subset)
+        finished = self.history.finished
         if asked.now:
-            return self._changed(base, Part((), self.tail, complete=True))
+            return self._changed(base, Part((), self.tail, complete=True), finished)
         if asked.offset is None or asked.offset < SNAPSHOT_END:
             return self._rows(base, asked.offset.op if asked.offset else 0)
         self._within(asked.offset)
         part = self.shape.changes(base, asked.offset, self.chunk)
-        return None if asked.live and not part.messages else self._changed(base, part)
+        return None if asked.live and not part.messages else self._changed(base, part, finished)
 
     def _within(self, offset: Offset) -> None:
         """Raises Invalid if the offset is beyond the log. One number after its end is free."""
@@ -182,24 +190,19 @@ class Reply:
         assert asked.offset is not None
         return asked.offset >= SNAPSHOT_END and shape.known(self.base, asked.offset)
 
-    def changes(self) -> Answer | None:
-        """The answer to who waited, if there is something for it now."""
+    def changes(self, *, last: bool = False) -> Answer | None:
+        """The answer to who waited, if there is something for it now; the `last` one if there is nothing, too."""
         base, asked = self.base, self.asked
         assert base is not None
         assert asked.offset is not None
         if base < self.history.last_break:
             return self.must_refetch()
+        finished = self.history.finished
         try:
             part = self.shape.changes(base, asked.offset, self.chunk)
         except Gone:
-            return self.must_refetch()
-        return self._changed(base, part) if part.messages else None
-
-    def nothing(self) -> Answer:
-        """The answer to who waited for nothing."""
-        assert self.base is not None
-        assert self.asked.offset is not None
-        return self._changed(self.base, Part((), max(self.asked.offset, self.tail), complete=True))
+            return self._left().must_refetch()
+        return self._changed(base, part, finished) if part.messages or last else None
 
     def _rows(self, base: int, begin: int) -> Answer:
         body, rest = self.shape.snapshot(base, begin, self.chunk)
@@ -209,11 +212,12 @@ class Reply:
         kept = _FIRST if self.asked.begins else _LATER
         return self._answer(base, messages, end, kept, data=True)
 
-    def _changed(self, base: int, part: Part) -> Answer:
+    def _changed(self, base: int, part: Part, finished: int) -> Answer:
+        """`finished`: up to which number the part has all that was told of any table, as far as was known before it."""
         messages = [*part.messages]
         headers = {}
         if part.complete:
-            messages.append(self.shape.up_to_date(self.history.seen))
+            messages.append(self.shape.up_to_date(max(part.end.tx, finished)))
             headers["electric-up-to-date"] = ""
         if self.asked.live:
             headers["electric-cursor"] = str(self.cursor())

@@ -23,7 +23,7 @@ from changeglot.serve.answers import EVENTS, Answer, Place, Reply, Stored, inval
 from changeglot.serve.asked import Invalid, asked
 from changeglot.serve.bodies import Bodies, stored
 from changeglot.serve.delta import Gone
-from changeglot.serve.lake import Lake, Served
+from changeglot.serve.lake import Busy, Lake, Served
 from changeglot.serve.options import Serve
 from changeglot.serve.shapes import SNAPSHOT_END, Offset, Part
 from changeglot.serve.wire import Connection, Patience, Rates, Told, spelled
@@ -250,14 +250,13 @@ class Server:
         seen = reply.history.tip
         answer: Answer | None = reply.first() if reply.known else await self.work(reply.first)
         while answer is None:
-            left = ends - time.monotonic()
-            if left <= 0 or self.ending.is_set():
-                return reply.nothing()
-            if await served.changed(reply.shape, seen, left, partial(self._tell, request, reply)):
+            tell, left = partial(self._tell, request, reply), ends - time.monotonic()
+            if not self.ending.is_set() and await served.changed(reply.shape, seen, left, tell):
                 return None
             seen = reply.history.tip
+            look = partial(reply.changes, last=self.ending.is_set() or time.monotonic() >= ends)
             # Thousands wait for one shape: what was read for one of them is read for all.
-            answer = reply.changes() if reply.known else await self.work(reply.changes)
+            answer = look() if reply.known else await self.work(look)
         return answer
 
     def _tell(self, request: web.Request, reply: Reply) -> bool:
@@ -292,7 +291,9 @@ class Server:
         assert base is not None
         assert offset is not None
         headers = {**reply.about(base, offset), "electric-cursor": str(reply.cursor()), "cache-control": EVENTS}
-        response = web.StreamResponse(headers={**self._allowed(request), **headers, "connection": "close"})
+        # nginx would hold events back until there are some kilobytes of them.
+        plain = {"connection": "close", "x-accel-buffering": "no"}
+        response = web.StreamResponse(headers={**self._allowed(request), **headers, **plain})
         response.content_type = "text/event-stream"
         with _left(request):
             await response.prepare(request)
@@ -340,10 +341,6 @@ def _left(request: web.Request) -> Iterator[None]:
     except (ConnectionError, TimeoutError):
         if request.transport is not None:
             request.transport.abort()
-
-
-class Busy(Exception):
-    """More is asked for than can be read."""
 
 
 def _busy(code: str, message: str) -> Answer:

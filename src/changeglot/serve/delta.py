@@ -182,17 +182,25 @@ class DeltaLog:
         """The newest version; None if there is no table."""
         return max((version for version, _, _ in self._listed()), default=None)
 
+    def _checkpoints(self) -> dict[int, list[str]]:
+        """The names of checkpoints that are there with all their parts, by version."""
+        begun: dict[int, list[str]] = {}
+        for version, kind, name in self._listed():
+            if kind != "json":
+                begun.setdefault(version, []).append(name)
+        return {version: names for version, names in begun.items() if len(names) == _parts(names[0])}
+
+    def earliest(self) -> int:
+        """The first version whose state can be told: Delta removes old commits and leaves some that tell no state."""
+        return 0 if self.commit(0) else min(self._checkpoints(), default=0)
+
     def state(self, version: int) -> State:
         """The table at that version."""
-        begun: dict[int, list[str]] = {}
-        for at, kind, name in self._listed():
-            if kind != "json" and at <= version:
-                begun.setdefault(at, []).append(name)
-        whole = [at for at, names in begun.items() if len(names) == _parts(names[0])]
+        whole = {at: names for at, names in self._checkpoints().items() if at <= version}
         metadata: Metadata | None = None
         held: dict[str, File] = {}
         if whole:
-            for name in begun[max(whole)]:
+            for name in whole[max(whole)]:
                 metadata = self._checkpoint(name, held) or metadata
         for number in range(max(whole, default=-1) + 1, version + 1):
             content = self._bytes(f"_delta_log/{number:020}.json")

@@ -39,6 +39,10 @@ _BESIDE = ("__log", "__history", "__ended")
 Tell = Callable[[], bool]
 
 
+class Busy(Exception):
+    """More is asked for than can be read."""
+
+
 def _settle(future: asyncio.Future[bool]) -> None:
     if not future.done():
         future.set_result(False)
@@ -107,7 +111,7 @@ class Served:
         _, tells = self.waiting.setdefault(id(shape), (shape, {}))
         tells[future] = tell
         if self.tail is None or self.tail.done():
-            self.tail = asyncio.create_task(self._follow())
+            self.tail = asyncio.create_task(self._follow(seen))
         # No task of its own: thousands wait.
         timer = asyncio.get_running_loop().call_later(seconds, _settle, future)
         try:
@@ -124,18 +128,18 @@ class Served:
             for future in tells:
                 _settle(future)
 
-    async def _follow(self) -> None:
-        """Looks for new versions for as long as somebody waits."""
+    async def _follow(self, tip: int) -> None:
+        """Tells who waits of the versions after `tip`, whoever reads them first, for as long as somebody waits."""
         while self.waiting:
             await asyncio.sleep(self.look)
-            tip = self.history.tip
             try:
                 await self.refresh()
                 if self.history.tip == tip:
                     continue
+                known, tip = tip, self.history.tip
                 shapes = [shape for shape, _ in self.waiting.values()]
-                concerned = await self.work(partial(self._concerned, shapes, tip))
-            except (Unreadable, Gone, Replaced, OSError) as error:
+                concerned = await self.work(partial(self._concerned, shapes, known))
+            except (Busy, Unreadable, Gone, Replaced, OSError) as error:
                 # Who waits is told by what it asks next.
                 logger.warning("a table cannot be followed", extra={"table": self.history.name, "why": str(error)})
                 self.wake()
