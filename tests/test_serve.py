@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from shop import TYPES, Shop, write
 
-from changeglot import config, jars
+from changeglot import config
 from changeglot.model import Op
 
 SRC = Path(__file__).parents[1] / "src"
@@ -201,19 +201,6 @@ class Client:
             else:
                 self.rows[line["shape"]] = line["rows"]
                 self.handles[line["shape"]] = line["handle"]
-
-
-@pytest.fixture(scope="session")
-def electric() -> Path:
-    """The folder where Electric's client is installed."""
-    wanted = (ELECTRIC / "package.json").read_text()
-    version = json.loads(wanted)["dependencies"]["@electric-sql/client"]
-    folder = jars.cache() / f"electric-client-{version}"
-    if not (folder / "node_modules" / "@electric-sql" / "client" / "package.json").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "package.json").write_text(wanted)
-        subprocess.run(["npm", "install", "--no-audit", "--no-fund", "--silent"], cwd=folder, check=True)
-    return folder
 
 
 @contextmanager

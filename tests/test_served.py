@@ -26,7 +26,7 @@ from recorded import until
 from shop import TYPES, Shop, write
 from test_capture import Shop as Postgres
 from test_capture import Store as MariaDB
-from test_serve import PATIENCE, SRC, Got, Served, Shopping, electric, following, serving
+from test_serve import PATIENCE, SRC, Got, Served, Shopping, following, serving
 
 from changeglot import config
 from changeglot.model import Op
@@ -37,8 +37,6 @@ from changeglot.serve.history import History
 from changeglot.serve.shapes import Definition, Offset, Part, Shape
 from changeglot.settings import configured
 from changeglot.throwaway.service import free
-
-__all__ = ["electric"]
 
 #: A client that is told to try again soon: how long it waits is no part of what is tested.
 EAGER = {"backoffOptions": {"initialDelay": 100, "maxDelay": 500, "multiplier": 1.5}}

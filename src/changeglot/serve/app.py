@@ -25,6 +25,8 @@ from changeglot.serve.bodies import Bodies, stored
 from changeglot.serve.delta import Gone
 from changeglot.serve.lake import Busy, Lake, Served
 from changeglot.serve.options import Serve
+from changeglot.serve.overview import Overview
+from changeglot.serve.page import NO_PAGE, page
 from changeglot.serve.shapes import SNAPSHOT_END, Offset, Part
 from changeglot.serve.wire import Connection, Patience, Rates, Told, spelled
 
@@ -40,7 +42,7 @@ EXPOSED: Final = ", ".join(
 _CORS: Final = {
     "access-control-expose-headers": f"{EXPOSED}, retry-after, etag",
     "access-control-allow-methods": METHODS,
-    "vary": "origin",
+    "vary": "origin, authorization",
 }
 _ALLOWED: Final = "if-none-match, traceparent, content-type, authorization"
 #: Seconds of silence after which a stream of events says that it is there, and those after which it ends.
@@ -62,6 +64,10 @@ class Server:
         self.options = options
         self.pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="tables")
         self.lake = Lake(path, rules, options, self.work)
+        self.overview = Overview(self.lake)
+        self.pages = page() if options.page else NO_PAGE
+        #: What may be asked for without the secret.
+        self.open = {"/v1/health", *(self.pages if options.page else ())}
         self.rates = Rates(options.rate)
         self.requests = self.working = 0
         #: Answers to those who waited for the last changes: most wait for the same.
@@ -75,7 +81,9 @@ class Server:
         app = web.Application(client_max_size=self.options.body_bytes, middlewares=[self._guarded])
         app.router.add_route("*", "/v1/shape", self._shape)
         app.router.add_get("/v1/health", self._health)
-        app.router.add_get("/", self._page)
+        app.router.add_get("/v1/tables", self._tables)
+        for path in self.pages:
+            app.router.add_get(path, self._page)
         return app
 
     async def work(self, call: Callable[[], Any]) -> Any:
@@ -126,7 +134,7 @@ class Server:
     def _refusal(self, request: web.Request) -> Answer | None:
         if not self.rates.takes(request.remote or ""):
             return refused(429, {"message": "Too many requests"}, **{"retry-after": "1"})
-        if self.options.secret and request.method != "OPTIONS" and request.path != "/v1/health":
+        if self.options.secret and request.method != "OPTIONS" and request.path not in self.open:
             given = request.query.get("secret") or request.query.get("api_secret") or ""
             scheme, _, token = request.headers.get("authorization", "").partition(" ")
             given = given or (token.strip() if scheme.lower() == "bearer" else "")
@@ -175,7 +183,10 @@ class Server:
         return await self._send(request, Answer(200, b'{"status":"active"}', {"cache-control": "no-cache, no-store"}))
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
-        return await self._send(request, Answer(200, b"", {"cache-control": "no-cache"}, "text/plain"))
+        return await self._send(request, self.pages[request.path])
+
+    async def _tables(self, request: web.Request) -> web.StreamResponse:
+        return await self._send(request, Answer(200, await self.overview.json(), {"cache-control": "no-cache"}))
 
     async def _shape(self, request: web.Request) -> web.StreamResponse:
         if request.method == "OPTIONS":

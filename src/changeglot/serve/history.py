@@ -177,7 +177,7 @@ class History:
     def _load(self, lowest: int, latest: int) -> None:
         """Reads the versions from `lowest`, an anchor, up to the first that is known or the latest."""
         first = self._commit(lowest)
-        mark = _marked(first)
+        mark = marked(first)
         facts = Facts.of(self.state(lowest).metadata, mark and mark[0])
         batch = mark[1] if mark else -1
         steps = {lowest: Step(first, facts, _number(batch), batch, mark is not None, broken=False)}
@@ -196,7 +196,7 @@ class History:
         return found
 
     def _next(self, commit: Commit, before: Step) -> Step:
-        mark = _marked(commit)
+        mark = marked(commit)
         writer = mark[0] if mark else before.facts.writer
         facts = before.facts
         if commit.metadata or writer != facts.writer:
@@ -218,14 +218,14 @@ class History:
         for version in range(wanted, latest + 1):
             if (commit := self.log.commit(version)) is None:
                 continue
-            mark = _marked(commit)
+            mark = marked(commit)
             if mark and mark != before:
                 return version
             before = mark or before
         version = wanted
         while version > earliest and (commit := self.log.commit(version - 1)) is not None:
             version -= 1
-            mark = _marked(commit)
+            mark = marked(commit)
             if mark and mark != self._run(version - 1):
                 return version
         return version
@@ -235,7 +235,7 @@ class History:
         while version >= 0:
             if (commit := self.log.commit(version)) is None:
                 return None
-            if mark := _marked(commit):
+            if mark := marked(commit):
                 return mark
             version -= 1
         return None
@@ -353,7 +353,7 @@ def _alive(rows: pa.Table, facts: Facts) -> pa.Table:
     return rows.filter(pc.invert(pc.fill_null(rows.column(DELETED), False))).drop_columns([DELETED])
 
 
-def _marked(commit: Commit) -> tuple[str, int] | None:
+def marked(commit: Commit) -> tuple[str, int] | None:
     """Who wrote which batch: the name of the pipeline and of its checkpoint."""
     if commit.mark is None or _REPLAY.search(commit.mark[0]):
         return None

@@ -23,7 +23,7 @@ from changeglot.serve.delta import Cache, DeltaLog, Gone, Replaced, Unreadable
 from changeglot.serve.history import History
 from changeglot.serve.options import Serve
 from changeglot.serve.shapes import Definition, Shape
-from changeglot.sinks.base import safe
+from changeglot.sinks.base import safe, unescaped
 from changeglot.sinks.delta import FINISHED
 from changeglot.tables import matches
 
@@ -35,6 +35,8 @@ Work = Callable[[Callable[[], Any]], Awaitable[Any]]
 _SHAPES = 10_000
 #: Ends of the names of tables that stand beside those of current rows.
 _BESIDE = ("__log", "__history", "__ended")
+#: Folders of a lake that hold what is ours alone.
+_OWN = ("changeglot", "_changeglot")
 #: Tells who waits what has changed, at once; false if that takes more than a moment.
 Tell = Callable[[], bool]
 
@@ -175,7 +177,7 @@ class Lake:
     def may(self, place: tuple[str, ...]) -> bool:
         """Is it a table of current rows that the pipeline fills, and one that may be asked for?"""
         name = ".".join(place)
-        if place[-1].endswith(_BESIDE) or place[0] in ("changeglot", "_changeglot"):
+        if place[-1].endswith(_BESIDE) or place[0] in _OWN:
             return False
         filled = any("scd1" in rule.mode and matches(_pattern(rule), name) for rule in self.rules)
         return filled and any(matches(pattern, name) for pattern in self.options.tables)
@@ -205,10 +207,9 @@ class Lake:
         return served
 
     def _served(self, place: tuple[str, ...]) -> Served:
-        log = DeltaLog(self.files, self._folder(place), self.cache)
         relation = (place[-2] if len(place) > 1 else self.options.schema, place[-1])
         options = self.options
-        history = History(log, relation, every=max(1, options.snapshot_every), keep=options.keep_versions)
+        history = History(self.log(place), relation, every=max(1, options.snapshot_every), keep=options.keep_versions)
         return Served(history, options.look_ms / 1000, self.work, self._finished)
 
     def _finished(self, writer: str) -> tuple[str, int] | None:
@@ -221,6 +222,27 @@ class Lake:
         with suppress(FileNotFoundError), self.files.open_input_file(f"{folder}/{batch}") as file:
             return json.loads(file.read()), batch
         return None
+
+    def log(self, place: tuple[str, ...]) -> DeltaLog:
+        return DeltaLog(self.files, self._folder(place), self.cache)
+
+    def places(self) -> list[tuple[str, ...]]:
+        """All tables that may be asked for, by name."""
+        found: list[tuple[str, ...]] = []
+        folders: list[tuple[str, ...]] = [()]
+        # A name has three parts at most.
+        for _ in range(3):
+            below = [(*folder, name) for folder in folders for name in self._folders(folder)]
+            tables = [place for place in below if self._is_there(place)]
+            found += filter(self.may, tables)
+            folders = [place for place in below if place[0] not in _OWN and place not in tables]
+        return sorted(found)
+
+    def _folders(self, place: tuple[str, ...]) -> list[str]:
+        """The names whose folders are in that of a place."""
+        listed = self.files.get_file_info(fs.FileSelector(self._folder(place), allow_not_found=True))
+        names = {each.base_name: unescaped(each.base_name) for each in listed if each.type == fs.FileType.Directory}
+        return [name for folder, name in names.items() if safe(name) == folder]
 
     def _folder(self, place: tuple[str, ...]) -> str:
         return "/".join((self.root, *map(safe, place)))

@@ -19,6 +19,7 @@ class Serve:
         "what clients must give, as parameter `secret` or as bearer token; none: all may", "", shown=False
     )
     origins: str = option("web pages that may ask: one origin, or * for all", "*")
+    page: bool = option("a page at / that shows the tables, and any of them as it changes", True)
     poll_seconds: int = option("how long a request waits for changes", 20)
     look_ms: int = option("how often it is looked for new versions of a table that somebody waits for", 50)
     snapshot_every: int = option("versions of a table after which new clients begin with newer rows", 100)
