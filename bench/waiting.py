@@ -56,7 +56,7 @@ class Client(asyncio.Protocol):
 
     def __init__(self, every: "Everyone", where: str) -> None:
         self.every, self.where = every, where
-        self.query = {"table": every.table, "offset": "-1", **({"where": where} if where else {})}
+        self.query = {"table": every.table, "offset": "now", **({"where": where} if where else {})}
         self.got = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
