@@ -328,8 +328,9 @@ class Server:
             if part.messages or first:
                 events = list(part.messages)
                 if part.complete:
-                    # Clients go on from the number that is told here, as if it had no changes of its own.
-                    events.append(shape.up_to_date(part.end.tx + 1))
+                    # Clients go on from the number that is told here, as if it had no changes of its own: the odd one
+                    # after the last version's, which it still is when they come back with it.
+                    events.append(shape.up_to_date(part.end.tx | 1))
                 await self._write(response, b"".join(b"data: " + each + b"\n\n" for each in events))
             offset, first = max(part.end, offset), False
             left = ends - time.monotonic()
