@@ -301,7 +301,7 @@ class Life:
 
     def _live(self) -> None:
         try:
-            while not self.ended.wait(0.02):
+            while not self.ended.wait(0.3):
                 if self.cut.is_set():
                     self.cut.clear()
                     self.origin.truncate()
