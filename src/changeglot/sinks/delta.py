@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from changeglot.columns import quoted
 from changeglot.notes import Notes
+from changeglot.settings import configured
 from changeglot.sinks.base import UNORDERED, LakeSink, Mark, assigned, declared, safe
 
 _PROPERTIES = {
@@ -78,4 +79,7 @@ class Delta(LakeSink):
 
     def tidy(self, spark: SparkSession, table: str, hours: int) -> None:
         spark.sql(f"OPTIMIZE {table}")
-        spark.sql(f"VACUUM {table} RETAIN {hours} HOURS")
+        # It lists the table's folder by ten thousand tasks otherwise, however small that is.
+        tasks = str(4 * spark.sparkContext.defaultParallelism)
+        with configured(spark, {"spark.sql.sources.parallelPartitionDiscovery.parallelism": tasks}):
+            spark.sql(f"VACUUM {table} RETAIN {hours} HOURS")
