@@ -4,7 +4,6 @@ usage: apply.py: writes its part of results.md anew. `--quick` is a trial with s
 """
 
 import argparse
-import json
 import os
 import shutil
 import sys
@@ -219,10 +218,7 @@ def alone(
     finally:
         spark.stop()
         shutil.rmtree(folder, ignore_errors=True)
-    if options.quick:
-        sys.stdout.write(json.dumps([one.__dict__ for one in runs], indent=1) + "\n")
-    else:
-        report.update(part, runs)
+    report.publish(part, runs, trial=options.quick)
 
 
 def main() -> None:

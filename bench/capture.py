@@ -4,7 +4,6 @@ usage: capture.py: writes its part of results.md anew. `--quick` is a trial with
 """
 
 import argparse
-import json
 import os
 import shutil
 import sys
@@ -12,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -376,10 +375,7 @@ def main() -> None:
         runs = measure(changes, rows, rounds, warm, seconds)
     finally:
         shutil.rmtree(DATA, ignore_errors=True)
-    if options.quick:
-        sys.stdout.write(json.dumps([asdict(one) for one in runs], indent=1) + "\n")
-    else:
-        report.update("capture", runs)
+    report.publish("capture", runs, trial=options.quick)
 
 
 if __name__ == "__main__":

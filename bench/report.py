@@ -1,11 +1,13 @@
 """results.md: what was measured, against what was wanted."""
 
+import json
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from plan import BARE, FORMATS, TRANSLATIONS
 from results import CaptureRun, DelayRun, Measurement, Results, ServeRun, TopicRun, WaitRun
@@ -642,6 +644,14 @@ SECTIONS: Final[Mapping[str, tuple[str, Callable[[Results], Iterator[str]]]]] = 
     "capture": ("## Capture", capture_section),
     "serve": ("## Serving", serve_section),
 }
+
+
+def publish(part: str, runs: Sequence[Any], *, trial: bool) -> None:
+    """A trial is printed, and leaves the page as it is. Any: dataclasses."""
+    if trial:
+        sys.stdout.write(json.dumps([asdict(one) for one in runs], indent=1) + "\n")
+    else:
+        update(part, runs)
 
 
 def update(part: str, runs: Sequence[object]) -> None:

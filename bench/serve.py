@@ -13,15 +13,13 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import meter
-import report
-from apply import session, values
+from apply import alone, values
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from results import ServeRun, WaitRun
@@ -222,22 +220,8 @@ def measure(spark: SparkSession, options: argparse.Namespace) -> list[ServeRun |
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--quick", action="store_true", help="a trial with little; prints what it measured")
-    options = parser.parse_args()
     shutil.rmtree(DATA, ignore_errors=True)
-    DATA.mkdir(parents=True)
-    spark = session(2, "4g", DATA)
-    try:
-        runs = measure(spark, options)
-    finally:
-        spark.stop()
-        shutil.rmtree(DATA, ignore_errors=True)
-    if options.quick:
-        sys.stdout.write(json.dumps([asdict(one) for one in runs], indent=1) + "\n")
-    else:
-        report.update("serve", runs)
+    alone(__doc__.splitlines()[0], ROUNDS, DATA, "serve", measure)
 
 
 if __name__ == "__main__":

@@ -207,7 +207,7 @@ class Pipeline:
         done = Applied.together({self._label(n): self._applied(changes, t, mark) for n, t in enumerate(targets)})
         for sink in self.sinks:
             if isinstance(sink, LakeSink):
-                sink.finish(changes.sparkSession, self.name, mark)
+                sink.finish(changes.sparkSession, mark)
         return done
 
     def _published(self, spark: SparkSession, applied: Applied, reached: Reached | None, mark: Mark) -> Applied:

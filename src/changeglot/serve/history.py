@@ -157,9 +157,9 @@ class History:
                 self._forget()
             return found
 
-    def finish(self, told: tuple[str, int] | None) -> None:
+    def finish(self, batch: int | None) -> None:
         """Who writes has said which batch all its tables have. It was looked at before the versions were."""
-        self.finished = _number(told[1] + 1) - 1 if told and told[0] == self.facts.writer else 0
+        self.finished = 0 if batch is None else _number(batch + 1) - 1
 
     def _same(self) -> bool:
         """Is it still the table that was read?"""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -31,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 #: Runs what reads tables, away from the loop. Any: what it gives.
 Work = Callable[[Callable[[], Any]], Awaitable[Any]]
+#: Seconds for which a finished batch is believed to be the last: who believes it knows too little, never too much.
+_RECENT = 1.0
 #: Shapes of a table that are remembered.
 _SHAPES = 10_000
 #: Ends of the names of tables that stand beside those of current rows.
@@ -57,8 +57,8 @@ class Served:
     history: History
     look: float
     work: Work
-    #: Which batch of a writer all tables have, by what it is known by.
-    finished: Callable[[str], tuple[str, int] | None]
+    #: The last batch of a writer that all tables have, or had a moment ago.
+    finished: Callable[[str], int | None]
     shapes: OrderedDict[tuple[Definition, tuple[str, ...]], Shape] = field(default_factory=OrderedDict)
     waiting: dict[int, tuple[Shape, dict[asyncio.Future[bool], Tell]]] = field(default_factory=dict)
     looked: float = 0.0
@@ -81,9 +81,9 @@ class Served:
         if self.history.tip < 0:
             self.history.advance()
         writer = self.history.facts.writer
-        told = self.finished(writer) if writer else None
+        batch = self.finished(writer) if writer else None
         self.history.advance()
-        self.history.finish(told)
+        self.history.finish(batch if writer == self.history.facts.writer else None)
 
     def _behind(self, asked: Asked) -> bool:
         if self.history.tip < 0:
@@ -169,6 +169,8 @@ class Lake:
     options: Serve
     work: Work
     tables: dict[tuple[str, ...], Served] = field(default_factory=dict)
+    #: Of each writer, when it was looked and what was found.
+    batches: dict[str, tuple[float, int | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.files, self.root = file_system(self.path)
@@ -212,16 +214,15 @@ class Lake:
         history = History(self.log(place), relation, every=max(1, options.snapshot_every), keep=options.keep_versions)
         return Served(history, options.look_ms / 1000, self.work, self._finished)
 
-    def _finished(self, writer: str) -> tuple[str, int] | None:
-        """The last batch that all tables have of whoever writes now under that name; None if it is not known."""
-        folder = "/".join((self.root, *FINISHED, safe(writer.rpartition("/")[0])))
-        listed = self.files.get_file_info(fs.FileSelector(folder, allow_not_found=True))
-        batch = max((int(each.base_name) for each in listed if each.base_name.isdecimal()), default=None)
-        if batch is None:
-            return None
-        with suppress(FileNotFoundError), self.files.open_input_file(f"{folder}/{batch}") as file:
-            return json.loads(file.read()), batch
-        return None
+    def _finished(self, writer: str) -> int | None:
+        """The last batch of a writer that all tables have; None if it is not known. One look is for all tables."""
+        looked, batch = self.batches.get(writer, (float("-inf"), None))
+        if (now := time.monotonic()) - looked > _RECENT:
+            folder = "/".join((self.root, *FINISHED, safe(writer)))
+            listed = self.files.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+            batch = max((int(each.base_name) for each in listed if each.base_name.isdecimal()), default=None)
+            self.batches[writer] = now, batch
+        return batch
 
     def log(self, place: tuple[str, ...]) -> DeltaLog:
         return DeltaLog(self.files, self._folder(place), self.cache)

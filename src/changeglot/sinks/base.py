@@ -138,7 +138,7 @@ class LakeSink(ABC):
     def marks(self, mark: Mark) -> Mapping[str, str]:
         """Options of a writer by which its commit bears the mark, in the table's own transaction."""
 
-    def finish(self, spark: SparkSession, pipeline: str, mark: Mark) -> None:  # noqa: B027  # Most have nobody to tell.
+    def finish(self, spark: SparkSession, mark: Mark) -> None:  # noqa: B027  # Most have nobody to tell.
         """Lets those who serve the tables know that all have the batch, also those that it did not change."""
 
     @abstractmethod

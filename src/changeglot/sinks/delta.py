@@ -20,7 +20,7 @@ _PROPERTIES = {
     # Any name, and columns that can be renamed and dropped.
     "delta.columnMapping.mode": "name",
 }
-#: A folder beside the tables, and one in it for each pipeline: notes of the last batches that all its tables have.
+#: A folder beside the tables, and one in it for each writer: notes of the last batches that all tables have.
 FINISHED = ("changeglot", "batches")
 
 
@@ -73,9 +73,9 @@ class Delta(LakeSink):
     def marks(self, mark: Mark) -> Mapping[str, str]:
         return {"txnAppId": mark.writer, "txnVersion": str(mark.batch)}
 
-    def finish(self, spark: SparkSession, pipeline: str, mark: Mark) -> None:
-        folder = "/".join((self.path.rstrip("/"), *FINISHED, safe(pipeline)))
-        Notes(spark, folder).write(mark.batch, mark.writer)
+    def finish(self, spark: SparkSession, mark: Mark) -> None:
+        folder = "/".join((self.path.rstrip("/"), *FINISHED, safe(mark.writer)))
+        Notes(spark, folder).write(mark.batch, None)
 
     def tidy(self, spark: SparkSession, table: str, hours: int) -> None:
         spark.sql(f"OPTIMIZE {table}")
