@@ -16,9 +16,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.error import URLError
 
 import pytest
 from conftest import Ran, Run
@@ -484,6 +486,41 @@ def test_the_demo_watches_a_database_and_mirrors_it(run: Run, monkeypatch: pytes
     assert [line.split()[0] for line in spelt.splitlines()[2:-1]] == list(changeglot.CODECS)
     assert max(map(len, done.out.split("Try next")[0].splitlines())) <= 100
     gone(done.err, tmp_path)
+
+
+def test_a_shop_that_is_served_is_followed_by_the_client_of_the_docs(electric: Path, tmp_path: Path) -> None:
+    (code,) = re.findall(r"```js\n(.*?)```", (Path(__file__).parents[1] / "docs" / "serve.md").read_text(), re.DOTALL)
+    assert len(code.splitlines()) <= 11
+    (tmp_path / "client.mjs").write_text(code)
+    (tmp_path / "node_modules").symlink_to(electric / "node_modules")
+    (tmp_path / "demo").mkdir()
+    command = [sys.executable, "-m", "changeglot", "demo", "--serve", "-q"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "demo")}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        said = ""
+        while "End it" not in said:
+            said += (line := demo.stdout.readline())
+            assert line, demo.stderr and demo.stderr.read()
+        (address,) = re.findall(r"Follow it: +([^,]*),", said)
+        (page,) = re.findall(r"Watch it: +(.*)", said)
+        with urllib.request.urlopen(page) as got:
+            assert b"<html" in got.read()
+        with subprocess.Popen(["node", tmp_path / "client.mjs", address], stdout=subprocess.PIPE, text=True) as client:
+            assert client.stdout is not None
+            try:
+                told = [client.stdout.readline() for _ in range(3)]
+            finally:
+                client.kill()
+        demo.send_signal(signal.SIGINT)
+        assert "Traceback" not in demo.communicate()[1]
+    assert demo.returncode == cli.INTERRUPTED
+    assert all(re.fullmatch(r"\d+ orders, [0-9.]+ in all\n", line) for line in told)
+    assert len(set(told)) > 1
+    # Those who served and recorded ended with it.
+    assert not list((tmp_path / "demo").iterdir())
+    with pytest.raises(URLError):
+        urllib.request.urlopen(page)
 
 
 def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:

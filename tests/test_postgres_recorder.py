@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from recorded import Place, folded, recording, table, until, written
 
 from changeglot.capture import pgrows, pgstream
 from changeglot.capture.pgcatalog import lsn
-from changeglot.capture.spool import Spool
+from changeglot.capture.pgseen import View
+from changeglot.capture.spool import Spool, seen
 
 TYPES = {
     "smallint": "-32768",
@@ -89,7 +92,7 @@ def test_values_of_every_type_are_the_same_in_snapshot_and_stream(any_place: Pla
     assert [each.old for each in deleted] == [{"id": "1"}, {"id": "2"}]
     assert [(each.op, each.new) for each in rows] == [("r", each.new) for each in streamed]
     assert {value for each in rows[1:] for value in each.new.values()} == {"2", None}
-    assert rows[0].relation == {**streamed[0].relation, "snapshot": [snapshot.position]}
+    assert rows[0].relation == {**streamed[0].relation, "snapshot": [snapshot.position], "seen": snapshot.seen}
     told = {each["name"]: each["type"] for each in rows[0].relation["columns"]}
     shown = dict(zip(TYPES, list(told.values())[1:], strict=True))
     for kind, full in {"varchar(20)": "character varying(20)", "mood": "mood", "pair[]": "pair[]"}.items():
@@ -361,3 +364,55 @@ def test_a_publication_of_others_says_which_columns_and_rows_are_told(place: Pla
     assert [each.new for each in rows] == [{"id": "1", "a": "x", "twice": "2"}]
     assert [each.new for each in place.lines()] == [{"id": "2", "a": "x", "twice": "4"}]
     assert rows[0].relation["columns"] == place.lines()[0].relation["columns"]
+
+
+def test_of_every_segment_it_is_known_which_transactions_are_recorded_with_it(
+    any_place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pgstream, "LOOK", 0.05)
+    monkeypatch.setattr(pgstream, "PAUSE", 0.02)
+    # Of one table nothing is told.
+    any_place.sql("CREATE TABLE t (id int PRIMARY KEY, a text)", "CREATE TABLE u (id serial)")
+    any_place.folder.mkdir(exist_ok=True)
+    with any_place.connect() as long, any_place.connect() as aside:
+        # One that began before all others and ends after them.
+        long.execute("BEGIN")
+        aside.execute("BEGIN")
+        recorder = any_place.begun("public.t")
+        long.execute("INSERT INTO t VALUES (-1, 'long')")
+        with written(any_place):
+            for _ in range(3):
+                with recording(recorder):
+                    for _ in range(100):
+                        any_place.sql("INSERT INTO u DEFAULT VALUES")
+                # Nobody records, and much goes on.
+                for _ in range(50):
+                    any_place.sql("INSERT INTO u DEFAULT VALUES")
+            with recording(recorder):
+                long.execute("COMMIT")
+                time.sleep(0.3)
+        with recording(recorder):
+            for number in range(2):
+                until(lambda: any_place.sql("SELECT count(*) FROM t WHERE id = -1"))
+                any_place.sql(f"INSERT INTO t VALUES ({-2 - number}, 'last')")
+                time.sleep(0.5)
+        aside.execute("ROLLBACK")
+    spool = Spool(any_place.folder)
+    found, views = [], {}
+    for path in sorted(spool.segments.iterdir()):
+        number = int(path.name.split("~")[0])
+        ids = {int(any_place.line(each).transaction) for each in path.read_text().splitlines()}
+        found.append((number, ids))
+        views[number] = seen(any_place.folder, number)
+    every = set().union(*(ids for _, ids in found))
+    assert len(every) > 50
+    recorded: set[int] = set()
+    known = [view for view in views.values() if view]
+    assert len(known) > len(views) / 2
+    for number, ids in found:
+        recorded |= ids
+        if views[number]:
+            view = View.of(views[number])
+            assert {each for each in every if view.has(view.whole(each))} == recorded
+    # What is not known stays little, though one that began first ended last.
+    assert len(View.of(known[-1]).others) < 10

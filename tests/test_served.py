@@ -147,7 +147,8 @@ class Database:
             "name": f"served-{self.place.name}",
             "source": self.place.source,
             "sink": {"type": "delta", "path": str(self.folder / "lake")},
-            "tables": [{"match": "*", "mode": ["scd1"]}],
+            # With a log, PostgreSQL's own numbers are told.
+            "tables": [{"match": "*", "mode": ["scd1", "append"] if isinstance(self.place, Postgres) else ["scd1"]}],
             "schema_change": "evolve",
             "checkpoint": str(self.folder / "notes"),
         }

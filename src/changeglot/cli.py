@@ -56,6 +56,7 @@ QUIET = "no progress, no summary, no warning of losses; bad messages are still r
 ON_LOSS = "what the new format cannot carry: leave it out, say so (warn), or write nothing"
 ACTION = "problems and counts; the messages; try them again after a fix; throw them away"
 FILES = "no database: the shop's life as files in all seven formats (also where no PostgreSQL can be had)"
+SERVE = "the shop goes on until Ctrl-C, and its mirror is served: a page to look at, and shapes for Electric's clients"
 # What a JVM does that does not live for long: it compiles quickly rather than well.
 BRIEF = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 JAVA = "Spark needs Java 17 or 21; see that JAVA_HOME, or java on the PATH, is one of them."
@@ -181,7 +182,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("format", nargs="*", metavar="FORMAT", help="none: all; one: it; two: from, to")
     made.add_argument("--matrix", action="store_true", help="how much each format loses of each")
     made = command("demo", demo, "watch a small shop's database, or hear its life in seven formats", quiet, spark)
-    made.add_argument("--files", action="store_true", help=FILES)
+    which = made.add_mutually_exclusive_group()
+    which.add_argument("--files", action="store_true", help=FILES)
+    which.add_argument("--serve", action="store_true", help=SERVE)
     made = command("run", run, "apply the messages of a source to the tables of a sink", pipeline, quiet, spark)
     made.add_argument("--json", action="store_true", help="what was done, as JSON on stdout")
     when = made.add_mutually_exclusive_group()
@@ -332,7 +335,8 @@ def demo(arguments: argparse.Namespace) -> int:
         pipeline = shop.pipeline if shop else lake.pipeline(Path(folder))
         spark = _session(arguments, **pipeline.session_settings(), **BRIEF)
         try:
-            good = _apart(lambda: live.show(spark, shop, quiet=arguments.quiet) if shop else show(spark))
+            of_shop = live.serve if arguments.serve else live.show
+            good = _apart(lambda: of_shop(spark, shop, quiet=arguments.quiet) if shop else show(spark))
         except (KeyboardInterrupt, SystemExit):
             if ours:
                 # That Spark is gone is no news then, whichever thread finds it.

@@ -195,19 +195,22 @@ class Pipeline:
         elif (latest := self.source.latest) is not None:
             staged, facts = watched(staged, {"latest": F.max(latest)})
             changes = settled(staged)
-            applied = self._in_all(changes, targets, mark)
             found = facts()["latest"]
             reached = self._source.reached(found) if found else None
+            mark = replace(mark, stand=self._source.stand(found))
+            applied = self._in_all(changes, targets, mark, whole=reached is not None)
             return self._published(staged.sparkSession, applied, reached, mark)
         else:
             changes = settled(staged)
         return self._in_all(changes, targets, mark)
 
-    def _in_all(self, changes: DataFrame, targets: Sequence[Target | Sending], mark: Mark) -> Applied:
+    def _in_all(
+        self, changes: DataFrame, targets: Sequence[Target | Sending], mark: Mark, *, whole: bool = False
+    ) -> Applied:
         done = Applied.together({self._label(n): self._applied(changes, t, mark) for n, t in enumerate(targets)})
         for sink in self.sinks:
             if isinstance(sink, LakeSink):
-                sink.finish(changes.sparkSession, mark)
+                sink.finish(changes.sparkSession, mark, whole=whole)
         return done
 
     def _published(self, spark: SparkSession, applied: Applied, reached: Reached | None, mark: Mark) -> Applied:

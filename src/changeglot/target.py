@@ -146,7 +146,9 @@ class Target(Ruled):
         told = tables(changes)
         taken = [(each, rule) for each in told.tables if (rule := self.rule(each.name))]
         # All that may be refused is found before anything is written.
-        work = [TableWork(self, changes, each, rule, mark) for each, rule in taken]
+        # Without a log nobody knows which of the source's transactions changed a row.
+        marks = {True: mark, False: replace(mark, stand=None)}
+        work = [TableWork(self, changes, each, rule, marks["append" in rule.mode]) for each, rule in taken]
         # Each looks at what the sink has: they wait more than they work.
         at_once(look for each in work for look in (each.check, each.look_back))
         bad = [changes.where(F.col("problem").isNotNull())] if told.bad else []

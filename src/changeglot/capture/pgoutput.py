@@ -87,9 +87,11 @@ class Decoder:
         self.within = False
         #: The end of the last transaction, or message outside of one, that came whole.
         self.end = 0
+        #: The transactions that came whole, until somebody takes them.
+        self.transactions: list[int] = []
         self._lines: list[bytes] = []
         self._held: tuple[bytes, bytes, int, bytes, bytes] | None = None
-        self._order = 0
+        self._order = self._number = 0
         self._position = self._transaction = b""
 
     def taken(self) -> bytes:
@@ -122,12 +124,14 @@ class Decoder:
             position, committed, transaction = unpack_from(">qqI", data, at + 1)
             self._position = b"%d\t" % position
             self._transaction = b"%d\t%d\t\t" % (transaction, committed + _EPOCH)
+            self._number = transaction
             self._order = 0
             self.within = True
         elif kind == _COMMIT:
             (self.end,) = unpack_from(">q", data, at + 10)
             self._finish()
             self.within = False
+            self.transactions.append(self._number)
             return True
         elif kind == _RELATION:
             self._relation(data, at + 1)

@@ -77,12 +77,20 @@ class Snapshot:
     chunks: list[Chunk]
     #: Whether another snapshot may read what this one has not: changes tell what is between them.
     resumable: bool
-    #: What tells that all rows of a table are there, a line for each: see `ends`.
-    ends: bytes
+    #: The transactions that are in the rows, as PostgreSQL writes it: `xmin:xmax:xid,xid`.
+    seen: str
     _connection: psycopg.Connection[Any] = field(repr=False)
 
     #: As of which position all tables are, once their rows are there; empty if changes of others are still to come.
     reached: str = ""
+
+    @property
+    def ends(self) -> bytes:
+        """Lines that say of each table that all its rows are there, and what they are."""
+        xmin, xmax, others = self.seen.split(":")
+        told = "\t".join(map(json.dumps, (xmin, xmax, others.split(",") if others else [])))
+        relations = dict.fromkeys(each.relation for each in self.chunks)
+        return "".join(f"e\t{relation}\t{n}\t{told}\n" for n, relation in enumerate(relations)).encode()
 
     def close(self) -> None:
         self._connection.close()
@@ -174,12 +182,14 @@ def _result(server: PGconn, ready: select.poll) -> PGresult | None:
     return server.get_result()
 
 
-def chunks(spool: Spool, catalog: Catalog, table: Table, position: int, *, published: bool) -> Iterator[Chunk]:
-    """The rows of a table as of that position, in parts of about the same size."""
+def chunks(
+    spool: Spool, catalog: Catalog, table: Table, position: int, seen: str, *, published: bool
+) -> Iterator[Chunk]:
+    """The rows of a table as of that position, in parts of about the same size; `seen`: see Snapshot."""
     columns, where = catalog.told(table, published=published)
     names = tuple(each["name"] for each in columns)
     key = catalog.key(table.oid, names)
-    relation = spool.relation(catalog.facts(table.schema, table.table, columns, key, position))
+    relation = spool.relation({**catalog.facts(table.schema, table.table, columns, key, position), "seen": seen})
     for leaf in table.leaves:
         # Of one size: who reads the last is not the last for long.
         step = max(1, -(-leaf.blocks // max(1, -(-leaf.size // CHUNK))))
@@ -190,17 +200,6 @@ def chunks(spool: Spool, catalog: Catalog, table: Table, position: int, *, publi
             share = rows * min(step, leaf.blocks - first) // max(1, leaf.blocks)
             at = (leaf.schema, leaf.table, leaf.oid, leaf.file)
             yield Chunk(relation, str(table), *at, names, where, first, end, share)
-
-
-def ends(chunks: Iterable[Chunk], seen: str) -> bytes:
-    """Lines that say what the rows of each table are: all that the transactions did which a snapshot sees.
-
-    `seen`: as PostgreSQL writes it, `xmin:xmax:xid,xid`.
-    """
-    xmin, xmax, others = seen.split(":")
-    told = "\t".join(map(json.dumps, (xmin, xmax, others.split(",") if others else [])))
-    relations = dict.fromkeys(each.relation for each in chunks)
-    return "".join(f"e\t{relation}\t{n}\t{told}\n" for n, relation in enumerate(relations)).encode()
 
 
 def enter(connection: psycopg.Connection[Any], snapshot: str | None) -> None:

@@ -15,8 +15,9 @@ from typing import Any, NoReturn
 import psycopg
 from psycopg import errors, sql
 
-from changeglot.capture.pgcatalog import Catalog, lsn
+from changeglot.capture.pgcatalog import Catalog, lsn, number
 from changeglot.capture.pgoutput import Decoder, Relation
+from changeglot.capture.pgseen import Seen
 from changeglot.capture.pgserver import Server, quoted
 from changeglot.capture.spool import Segment, Spool
 from changeglot.errors import ChangeglotError, Lost
@@ -29,6 +30,8 @@ PAUSE = 0.2
 NAP = 0.005
 #: Seconds in which the server hears of us, and of a quiet stream's position.
 EVERY = 10.0
+#: Seconds after which the server is asked again which transactions it sees.
+LOOK = 1.0
 #: 2000-01-01 in seconds since 1970.
 _EPOCH = 946_684_800
 _DATA = ord("w")
@@ -50,6 +53,8 @@ class Stream:
         connection.add_notice_handler(self._notice)
         #: All up to there came.
         self._seen = int(spool.position)
+        #: And with it these transactions.
+        self._transactions = Seen(spool.seen)
         self._open = ExitStack()
         self._segment: Segment | None = None
         #: The open transaction: its lines, or whether they are what the segment holds.
@@ -57,7 +62,7 @@ class Stream:
         self._size = 0
         self._large = False
         self._asked = False
-        self._started = self._published = self._said = 0.0
+        self._started = self._published = self._said = self._looked = 0.0
 
     def follow(self, until: int | None, stop: Callable[[], bool]) -> None:
         """Until all up to there is durable, or it is told to stop: then what is whole is."""
@@ -160,6 +165,22 @@ class Stream:
         if self._asked or now - self._said > EVERY:
             self._advance()
             self._say()
+        if now - self._looked > LOOK:
+            self._looked = now
+            self._look()
+
+    def _look(self) -> None:
+        """Keeps small what is not known of transactions."""
+        self._count()
+        if self._transactions.wants:
+            # The statement sees what was there when it began, before the position is asked for.
+            asked = "SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text"
+            ((view, position),) = self._catalog.ask(asked)
+            self._transactions.ask(view, number(position))
+
+    def _count(self) -> None:
+        self._transactions.record(self._decoder.transactions, self._seen)
+        self._decoder.transactions.clear()
 
     def _spill(self) -> None:
         part = self._decoder.taken()
@@ -179,7 +200,8 @@ class Stream:
 
     def _publish(self) -> None:
         assert self._segment is not None
-        self._segment.publish(str(self._seen))
+        self._count()
+        self._segment.publish(str(self._seen), str(self._transactions))
         self._segment = None
         self._open.close()
         self._started, self._published = 0.0, time.monotonic()

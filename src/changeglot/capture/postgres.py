@@ -25,7 +25,7 @@ from changeglot.capture.pgcatalog import (
     number,
     telling,
 )
-from changeglot.capture.pgrows import Chunk, Copied, Rewritten, Snapshot, chunks, copy, ends, enter, mended
+from changeglot.capture.pgrows import Chunk, Copied, Rewritten, Snapshot, chunks, copy, enter, mended
 from changeglot.capture.pgserver import Server, quoted
 from changeglot.capture.pgstream import Stream, unwanted
 from changeglot.capture.spool import Spool, durable
@@ -134,6 +134,7 @@ class Recorder:
         self._spool.advance(str(position))
         if snapshot:
             snapshot.reached = self._spool.position
+            self._spool.see(snapshot.seen)
         return snapshot
 
     def snapshot(self, tables: Collection[str]) -> Snapshot:
@@ -168,11 +169,13 @@ class Recorder:
             at = number(now) if position is None else position
             published = self._server.snapshot != "initial_only"
             chosen = [each for each in catalog.tables() if str(each) in tables]
-            parts = [chunk for each in chosen for chunk in chunks(self._spool, catalog, each, at, published=published)]
+            parts = [
+                chunk for each in chosen for chunk in chunks(self._spool, catalog, each, at, seen, published=published)
+            ]
         except BaseException:
             connection.close()
             raise
-        return Snapshot(exported, at, tuple(map(str, chosen)), parts, published, ends(parts, seen), connection)
+        return Snapshot(exported, at, tuple(map(str, chosen)), parts, published, seen, connection)
 
     def cleared(self, rows: Snapshot, tables: Collection[str]) -> bytes:
         """Lines that empty the tables, before their rows."""

@@ -35,7 +35,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
-_END = ".lines"
+_END, _SEEN = ".lines", "seen"
 #: Values that stand for none: NULL, and one that was not told.
 NULL, ABSENT = rb"\N", rb"\-"
 #: Fields of a change before its values.
@@ -44,6 +44,8 @@ _VALUES = 9
 _STEP = 1_000_000
 #: Nanoseconds between two files that become segments. Who lists a folder meanwhile may miss one and see the next.
 _PACE = 50_000_000
+#: After so many segments it is looked which of them have been read.
+_SOME = 100
 
 
 class Spool:
@@ -54,8 +56,9 @@ class Spool:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self.segments, self.held, self.relations = (self.folder / n for n in ("segments", "held", "relations"))
-        for each in (self.segments, self.held, self.relations):
+        names = ("segments", "held", "relations", _SEEN)
+        self.segments, self.held, self.relations, self._views = (self.folder / name for name in names)
+        for each in (self.segments, self.held, self.relations, self._views):
             each.mkdir(parents=True, exist_ok=True)
         self.aside = Aside(self.folder / "aside", self.facts)
         self._known = {path.stem for path in self.relations.glob("*.json")}
@@ -78,6 +81,7 @@ class Spool:
         durable(self._epoch, str(self.epoch + 1).encode())
         for path in self.aside.kept():
             path.unlink()
+        self.see("")
         self.advance("")
 
     @property
@@ -140,12 +144,34 @@ class Spool:
             move(path, self.segments / (path.name.replace("~", "+") if self.aside.keeps else path.name))
         self.aside.end()
 
-    def publish(self, path: Path, position: str) -> None:
+    @property
+    def seen(self) -> str:
+        """Which transactions are in what is durable, in the database's words; empty if that is not known."""
+        return seen(self.folder, self._number)
+
+    def see(self, transactions: str, number: int | None = None) -> None:
+        """Notes which transactions are in all up to a segment, or up to now. If that is lost, it is not known."""
+        part = self.folder / ".seen"
+        part.write_text(transactions)
+        part.replace(self._views / str(self._number if number is None else number))
+
+    def _overlook(self) -> None:
+        """Forgets such notes of segments that were read."""
+        oldest = min((int(re.split("[~+]", each.name)[0]) for each in self._found(self.segments)), default=self._number)
+        for path in self._views.iterdir():
+            if int(path.name) < min(oldest, self._number):
+                path.unlink()
+
+    def publish(self, path: Path, position: str, transactions: str = "") -> None:
         """A file that is durable becomes the next segment. `position`: its end, of letters, digits, `.`, `-` and `_`.
 
         From then on all that was told up to there is durable, and the database may forget it.
         """
         number = self._number + 1
+        if transactions:
+            self.see(transactions, number)
+            if not number % _SOME:
+                self._overlook()
         self.aside.take(path, number)
         # With it all is durable: what was set aside before, with its number, is forgotten without it.
         move(path, self.held / f"{number:020d}~{position}{_END}")
@@ -314,6 +340,14 @@ def named(facts: Mapping[str, Any]) -> str:
     return f"{facts.get('schema') or facts.get('database')}.{facts['table']}"
 
 
+def seen(folder: Path, number: int) -> str:
+    """Which transactions are in all up to a segment, in the database's words; empty if that is not known."""
+    try:
+        return (folder / _SEEN / str(number)).read_text()
+    except FileNotFoundError:
+        return ""
+
+
 def numbers(position: str) -> tuple[int, ...]:
     """What a position is compared by."""
     return tuple(map(int, position.split(".")))
@@ -339,12 +373,12 @@ class Segment:
         self._file.truncate()
         self.size = size
 
-    def publish(self, position: str) -> None:
+    def publish(self, position: str, transactions: str = "") -> None:
         """Makes it durable, and a segment: see Spool.publish."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        self._spool.publish(self._path, position)
+        self._spool.publish(self._path, position, transactions)
 
     def __enter__(self) -> Self:
         return self

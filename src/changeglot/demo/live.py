@@ -5,8 +5,13 @@ What is shown is what came out of the pipeline: nothing here knows what should.
 
 from __future__ import annotations
 
+import json
 import queue
+import random
+import shutil
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -54,6 +59,12 @@ LIFE = (
     ("DELETE FROM orders", "ROLLBACK"),
     ("DELETE FROM customers WHERE id = 3",),
 )
+#: What goes on in a shop that is served.
+GOING_ON = (
+    "INSERT INTO orders VALUES (%(id)s, %(id)s %% 3 + 1, %(total)s) ON CONFLICT (id) DO UPDATE SET total = %(total)s",
+    "UPDATE orders SET total = %(total)s, placed_at = now() WHERE id = %(id)s",
+    "DELETE FROM orders WHERE id = %(id)s",
+)
 #: Rows of a table that are shown all, and letters of a value.
 SCREEN = 20
 #: The change whose spellings are shown.
@@ -66,6 +77,7 @@ class Shop:
     def __init__(self, postgres: Postgres, folder: Path) -> None:
         self.postgres, self.folder = postgres, folder
         self.query: StreamingQuery | None = None
+        self.server: subprocess.Popen[str] | None = None
         self.applied: queue.Queue[Applied] = queue.Queue()
         with closing(self.connect(postgres.database)) as connection:
             connection.execute(f"CREATE DATABASE {DATABASE}")
@@ -89,18 +101,47 @@ class Shop:
         return [name for (name,) in self.ask("SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1")]
 
     @property
-    def pipeline(self) -> Pipeline:
-        """The shop into current rows, and of customers a log too."""
-        from changeglot import config
-
+    def content(self) -> dict[str, Any]:
+        """Words of the pipeline's file: the shop into current rows and logs. Any: of YAML."""
         server = self.postgres
         source = {"type": "postgres", "host": "127.0.0.1", "port": server.port, "user": server.user}
-        content = {
+        return {
             "source": {**source, "database": DATABASE, "tables": ["public.*"]},
             "sink": {"type": "delta", "path": str(self.folder / "lake")},
-            "tables": [{"match": f"*.{LOGGED}", "mode": ["scd1", "append"]}, {"match": "*"}],
+            "tables": [{"match": "*", "mode": ["scd1", "append"]}],
         }
-        return config.pipeline(content, name="watching")
+
+    @property
+    def pipeline(self) -> Pipeline:
+        from changeglot import config
+
+        return config.pipeline(self.content, name="watching")
+
+    def watch(self, spark: SparkSession, *, quiet: bool) -> None:
+        """Begins to mirror it; the rows that are there have arrived then."""
+        rows = sum(self.ask(f"SELECT count(*) FROM {name}")[0][0] for name in self.tables)
+        print(
+            fill(f"{rows:,} rows of {' and '.join(self.tables)} are read first, as of one moment; then every change.")
+        )
+        begun = time.monotonic()
+        progress = Progress(quiet=quiet, shown=sys.stderr.isatty())
+        self.query = self.pipeline.run(spark, once=False, told=self.applied.put, hear=progress.hear)
+        self.arrived(rows)
+        print(f"mirrored {rows:,} rows in {time.monotonic() - begun:.0f} s")
+
+    def serve(self) -> str:
+        """Serves the mirror, by a process of its own, as long as the shop is there; its address."""
+        file = self.folder / "shop.yaml"
+        file.write_text(json.dumps({**self.content, "name": "watching"}))
+        command = [sys.executable, "-m", "changeglot", "serve", str(file), "--port", "0"]
+        self.server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert self.server.stderr is not None
+        said = self.server.stderr.readline()
+        if " at " not in said:
+            raise ChangeglotError(f"serving the mirror: {said.strip() or 'it ended'}")
+        # What it says later is for people too, and waits for nobody.
+        threading.Thread(target=shutil.copyfileobj, args=(self.server.stderr, sys.stderr), daemon=True).start()
+        return said.split(" at ")[1].strip()
 
     def mirror(self, spark: SparkSession, name: str) -> DataFrame:
         """A table of the sink's."""
@@ -116,7 +157,10 @@ class Shop:
                     raise failure(why, self.pipeline) from None
 
     def close(self) -> None:
-        """Ends who watches, if Spark is there."""
+        """Ends who serves, and who watches if Spark is there."""
+        if self.server is not None:
+            self.server.terminate()
+            self.server.wait()
         if self.query is not None:
             self.query.stop()
             deadline = time.monotonic() + 30
@@ -146,14 +190,8 @@ def opened(folder: Path, say: Callable[[str], None]) -> Iterator[Shop | None]:
 
 def show(spark: SparkSession, shop: Shop, *, quiet: bool = False) -> bool:
     """Prints the demo; true if the mirror is what the database is."""
-    rows = sum(shop.ask(f"SELECT count(*) FROM {name}")[0][0] for name in shop.tables)
     title("A shop in PostgreSQL, captured into Delta tables")
-    print(fill(f"{rows:,} rows of {' and '.join(shop.tables)} are read first, as of one moment; then every change."))
-    begun = time.monotonic()
-    progress = Progress(quiet=quiet, shown=sys.stderr.isatty())
-    shop.query = shop.pipeline.run(spark, once=False, told=shop.applied.put, hear=progress.hear)
-    shop.arrived(rows)
-    print(f"mirrored {rows:,} rows in {time.monotonic() - begun:.0f} s")
+    shop.watch(spark, quiet=quiet)
     title("Changed while it is watched")
     told = [line for statements in LIFE for line in live(spark, shop, statements)]
     title("The database, and its mirror")
@@ -162,12 +200,30 @@ def show(spark: SparkSession, shop: Shop, *, quiet: bool = False) -> bool:
     spelt(next(change for change in told if change["op"] == SPELT), shop, spark)
     title("Try next" if same else "The mirror differs from the database: see above")
     for command in (
+        "changeglot demo --serve                     # it goes on, for a page and for Electric's clients to follow",
         "changeglot demo --files                     # the seven formats held against each other",
         'make services WHAT="postgres mariadb"       # servers of your own; docs/capture.md tells how to capture them',
         "changeglot run shop.yaml --continuous       # this demo's pipeline, on a database of yours",
     ):
         print(f"  {command}")
     return same
+
+
+def serve(spark: SparkSession, shop: Shop, *, quiet: bool = False) -> bool:
+    """The shop goes on, and its mirror is served, until the process is told to end."""
+    title("A shop in PostgreSQL, served to Electric's clients out of Delta tables")
+    shop.watch(spark, quiet=quiet)
+    address = shop.serve()
+    print(f"\nWatch it:    {address.removesuffix('/v1/shape')}/?table={DATABASE}.public.orders")
+    print(f"Follow it:   {address}, table {DATABASE}.public.orders; docs/serve.md has a client of ten lines")
+    print("End it:      Ctrl-C", flush=True)
+    chance = random.Random()
+    while True:
+        if shop.query and (why := shop.query.exception()):
+            raise failure(why, shop.pipeline) from None
+        order, total = chance.randrange(1, 11_000), chance.randrange(100, 50_000) / 100
+        shop.connection.execute(chance.choice(GOING_ON), {"id": order, "total": total})
+        time.sleep(chance.random())
 
 
 def live(spark: SparkSession, shop: Shop, statements: Sequence[str]) -> list[Row]:

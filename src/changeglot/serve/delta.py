@@ -25,6 +25,7 @@ from pyarrow import fs
 from pyroaring import BitMap64
 
 from changeglot.errors import ChangeglotError
+from changeglot.stand import Stand
 
 #: What a reader of the table must know that this one does.
 _FEATURES: Final = {"deletionVectors", "timestampNtz", "typeWidening", "columnMapping", "vacuumProtocolCheck"}
@@ -34,6 +35,8 @@ _Z85: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:
 _B85: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
 _BYTES: Final = str.maketrans(_Z85, _B85)
 _MAGIC: Final = 1681511377
+#: Types that are given as files have them.
+_NESTED: Final = ("map", "array", "struct")
 _RECORDS: Final = re.compile(r'\{"numRecords":(\d+)')
 
 
@@ -122,6 +125,8 @@ class Commit:
     mark: tuple[str, int] | None = None
     #: When, in milliseconds of Unix, by the clock of who wrote it.
     at: int | None = None
+    #: Where the source's log was by then, if who wrote it says so.
+    stand: Stand | None = None
 
 
 @dataclass(frozen=True)
@@ -256,7 +261,9 @@ class DeltaLog:
         except FileNotFoundError as error:
             raise Gone(f'"{path}" of the table is no longer there') from error
         made = [
-            stored.column(each.stored).cast(arrow(each.kind))
+            stored.column(each.stored)
+            if each.kind in _NESTED
+            else stored.column(each.stored).cast(arrow(each.kind))
             if each.stored in there
             else pa.chunked_array([pa.nulls(stored.num_rows, arrow(each.kind))])
             for each in columns
@@ -333,9 +340,10 @@ def commit(version: int, actions: Iterator[Mapping[str, Any]]) -> Commit:
     added: list[File] = []
     removed: list[File] = []
     marks: list[tuple[str, int]] = []
-    metadata = at = None
+    metadata = at = stand = None
     for action in actions:
-        at = action.get("commitInfo", {}).get("timestamp", at)
+        if "commitInfo" in action:
+            at, stand = action["commitInfo"].get("timestamp"), Stand.of(action["commitInfo"].get("userMetadata"))
         if "protocol" in action:
             _known(action["protocol"])
         for kind, found in (("add", added), ("remove", removed)):
@@ -345,7 +353,7 @@ def commit(version: int, actions: Iterator[Mapping[str, Any]]) -> Commit:
             metadata = Metadata.of(action["metaData"])
         if "txn" in action:
             marks.append((action["txn"]["appId"], int(action["txn"]["version"])))
-    return Commit(version, tuple(added), tuple(removed), metadata, marks[0] if marks else None, at)
+    return Commit(version, tuple(added), tuple(removed), metadata, marks[0] if marks else None, at, stand)
 
 
 def arrow(kind: str) -> pa.DataType:

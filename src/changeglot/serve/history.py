@@ -8,7 +8,6 @@ has the rows of that version, whatever came late, in parts or twice.
 from __future__ import annotations
 
 import json
-import re
 import threading
 import time
 from collections import OrderedDict
@@ -23,6 +22,7 @@ import pyarrow.compute as pc
 from changeglot.apply.scd1 import DELETED
 from changeglot.serve import spelling
 from changeglot.serve.delta import Column, Commit, DeltaLog, File, Gone, Metadata, Replaced, State, Unreadable, arrow
+from changeglot.serve.entries import Entries, Key, Own, marked
 from changeglot.sinks.base import KEY
 
 #: So many numbers are kept for the versions of one batch.
@@ -31,8 +31,6 @@ _BATCH: Final = 16
 _STEP: Final = 2
 #: Seconds after which it is looked whether a table is still the same.
 _SURE: Final = 1.0
-#: What is replayed out of the quarantine is no batch of its own.
-_REPLAY: Final = re.compile(r"/replay/[0-9a-f]{32}/")
 
 
 @dataclass(frozen=True)
@@ -45,15 +43,17 @@ class Facts:
     #: The column that marks deleted rows, if they are kept.
     deleted: Column | None
     writer: str | None
+    #: Of the source's log, if its numbers are the table's.
+    epoch: int | None
 
     @classmethod
-    def of(cls, metadata: Metadata, writer: str | None) -> Facts:
+    def of(cls, metadata: Metadata, writer: str | None, epoch: int | None) -> Facts:
         key = tuple(json.loads(metadata.properties.get(KEY, "[]")))
         own = tuple(each for each in metadata.columns if not each.name.startswith("__"))
         if not key or not set(key) <= {each.name for each in own}:
             raise Unreadable("the table has no key")
         deleted = next((each for each in metadata.columns if each.name == DELETED), None)
-        return cls(metadata.id, key, own, deleted, writer)
+        return cls(metadata.id, key, own, deleted, writer, epoch)
 
     @property
     def read(self) -> tuple[Column, ...]:
@@ -68,10 +68,13 @@ class Step:
     commit: Commit
     facts: Facts
     tx: int
-    batch: int
-    #: Begins a batch: numbers do not depend on the versions before it.
+    #: The number that its writer last told.
+    told: int
+    #: Which it tells: numbers do not depend on the versions before it.
     start: bool
     broken: bool
+    #: Transactions of the source that are in it, if they are known: see Stand.
+    seen: str = ""
 
     @property
     def version(self) -> int:
@@ -82,12 +85,15 @@ class Step:
 class Diff:
     """Rows that a version changed, each with what it was and what it is; rows of NULLs where it was or is not."""
 
+    version: int
     tx: int
     key: pa.Array
     old: pa.Table
     new: pa.Table
     had: pa.Array
     has: pa.Array
+    #: What the source's log tells of them, in whose order they are then.
+    own: Own | None = None
     _texts: dict[tuple[str, str], list[str]] = field(default_factory=dict, compare=False)
 
     def __len__(self) -> int:
@@ -109,8 +115,11 @@ class Diff:
 class History:
     """Versions of a table, read as they are asked for. One thread at a time reads."""
 
-    def __init__(self, log: DeltaLog, relation: tuple[str, str], *, every: int, keep: int) -> None:
-        self.log, self.relation = log, relation
+    def __init__(
+        self, log: DeltaLog, relation: tuple[str, str], entries: Entries | None = None, *, every: int, keep: int
+    ) -> None:
+        """`entries`: the change log of the table, if there is one."""
+        self.log, self.relation, self.entries = log, relation, entries
         self.every, self.keep = every, keep
         self.steps: dict[int, Step] = {}
         self.lowest = self.tip = -1
@@ -151,15 +160,22 @@ class History:
                 step = self.steps[self.tip + 1] = self._next(commit, self.steps[self.tip])
                 self.tip += 1
                 if step.broken:
-                    self.last_break = self.tip
+                    self.last_break, self.finished = self.tip, 0
                 found = True
             if found:
                 self._forget()
             return found
 
-    def finish(self, batch: int | None) -> None:
-        """Who writes has said which batch all its tables have. It was looked at before the versions were."""
-        self.finished = 0 if batch is None else _number(batch + 1) - 1
+    def finish(self, told: tuple[int, int | None] | None) -> None:
+        """Who writes has said which batch all its tables have, and which number that is in the source's log.
+
+        It was looked at before the versions were.
+        """
+        batch, number = told or (-1, None)
+        if self.facts.epoch is None:
+            self.finished = _number(batch + 1) - 1
+        elif number is not None:
+            self.finished = number
 
     def _same(self) -> bool:
         """Is it still the table that was read?"""
@@ -177,10 +193,11 @@ class History:
     def _load(self, lowest: int, latest: int) -> None:
         """Reads the versions from `lowest`, an anchor, up to the first that is known or the latest."""
         first = self._commit(lowest)
-        mark = marked(first)
-        facts = Facts.of(self.state(lowest).metadata, mark and mark[0])
-        batch = mark[1] if mark else -1
-        steps = {lowest: Step(first, facts, _number(batch), batch, mark is not None, broken=False)}
+        mark, told, stand = marked(first), begun(first), first.stand
+        facts = Facts.of(self.state(lowest).metadata, mark and mark[0], stand and stand.epoch)
+        number = told[1] if told else 0
+        seen = stand.seen if stand else ""
+        steps = {lowest: Step(first, facts, number, number, told is not None, broken=False, seen=seen)}
         for version in range(lowest + 1, latest + 1):
             steps[version] = self._next(self._commit(version), steps[version - 1])
         self.steps = {**steps, **self.steps}
@@ -196,21 +213,22 @@ class History:
         return found
 
     def _next(self, commit: Commit, before: Step) -> Step:
-        mark = marked(commit)
-        writer = mark[0] if mark else before.facts.writer
-        facts = before.facts
-        if commit.metadata or writer != facts.writer:
-            facts = Facts.of(commit.metadata or self.state(commit.version).metadata, writer)
+        mark, stand, facts = marked(commit), commit.stand, before.facts
+        writer, epoch = (mark[0], stand and stand.epoch) if mark else (facts.writer, facts.epoch)
+        if commit.metadata or (writer, epoch) != (facts.writer, facts.epoch):
+            facts = Facts.of(commit.metadata or self.state(commit.version).metadata, writer, epoch)
         broken = facts != before.facts
-        batch = mark[1] if mark else before.batch
-        start = mark is not None and (broken or batch != before.batch)
+        told = begun(commit)
+        number = told[1] if told else before.told
+        start = told is not None and (broken or number != before.told)
         if start:
-            tx = _number(batch)
-            # Batches that are counted anew by whoever wrote the last one.
+            tx = number
+            # Who wrote the last one counts anew.
             broken = broken or tx <= before.tx
         else:
             tx = 0 if broken else before.tx + _STEP
-        return Step(commit, facts, tx, batch, start, broken)
+        seen = (stand.seen if mark and stand else "") or ("" if broken else before.seen)
+        return Step(commit, facts, tx, number, start, broken, seen)
 
     def _anchor(self, wanted: int, latest: int, earliest: int = 0) -> int:
         """The first version from `wanted` on that begins a batch, else the last before it, else the first there is."""
@@ -218,25 +236,25 @@ class History:
         for version in range(wanted, latest + 1):
             if (commit := self.log.commit(version)) is None:
                 continue
-            mark = marked(commit)
-            if mark and mark != before:
+            told = begun(commit)
+            if told and told != before:
                 return version
-            before = mark or before
+            before = told or before
         version = wanted
         while version > earliest and (commit := self.log.commit(version - 1)) is not None:
             version -= 1
-            mark = marked(commit)
-            if mark and mark != self._run(version - 1):
+            told = begun(commit)
+            if told and told != self._run(version - 1):
                 return version
         return version
 
     def _run(self, version: int) -> tuple[str, int] | None:
-        """The batch to which a version belongs."""
+        """The number that was last told at a version, and by whom."""
         while version >= 0:
             if (commit := self.log.commit(version)) is None:
                 return None
-            if mark := marked(commit):
-                return mark
+            if told := begun(commit):
+                return told
             version -= 1
         return None
 
@@ -306,14 +324,29 @@ class History:
         was = pc.index_in(come_keys.take(order), value_set=gone_keys)
         old_at = pa.concat_arrays([only.cast(pa.int64()), was.cast(pa.int64())])
         new_at = pa.concat_arrays([pa.nulls(len(only), pa.int64()), order.cast(pa.int64())])
+        keys = pa.concat_arrays([gone_keys.take(only), come_keys.take(order)])
+        if own := self._own(step, keys, new_at):
+            by = pa.array(own.order, pa.int64())
+            keys, old_at, new_at = keys.take(by), old_at.take(by), new_at.take(by)
         return Diff(
+            step.version,
             step.tx,
-            pa.concat_arrays([gone_keys.take(only), come_keys.take(order)]),
+            keys,
             gone.take(old_at),
             come.take(new_at),
             pc.is_valid(old_at),
             pc.is_valid(new_at),
+            own,
         )
+
+    def _own(self, step: Step, keys: pa.Array, new: pa.Array) -> Own | None:
+        """What the source's log tells of changed rows; None if that is not known."""
+        mark, facts = marked(step.commit), step.facts
+        if facts.epoch is None or mark is None or self.entries is None:
+            return None
+        named = {each.name: each for each in facts.columns}
+        told = self.entries.told(*mark, Key(self.name, tuple(named[name] for name in facts.key)))
+        return told.of(keys.to_pylist(), pc.is_valid(new).to_pylist()) if told else None
 
     def _gathered(self, step: Step, which: str) -> pa.Table:
         """The rows that came or that are gone, of all files of a version."""
@@ -353,12 +386,12 @@ def _alive(rows: pa.Table, facts: Facts) -> pa.Table:
     return rows.filter(pc.invert(pc.fill_null(rows.column(DELETED), False))).drop_columns([DELETED])
 
 
-def marked(commit: Commit) -> tuple[str, int] | None:
-    """Who wrote which batch: the name of the pipeline and of its checkpoint."""
-    if commit.mark is None or _REPLAY.search(commit.mark[0]):
+def begun(commit: Commit) -> tuple[str, int] | None:
+    """Who wrote it, and which number its batch has: in the source's log, else by itself; None if it has none."""
+    mark, stand = marked(commit), commit.stand
+    if mark is None or (stand and stand.number is None):
         return None
-    match = re.match(r"(.*?/[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/", commit.mark[0])
-    return (match[1], commit.mark[1]) if match else None
+    return mark[0], stand.number if stand and stand.number is not None else _number(mark[1])
 
 
 def _number(batch: int) -> int:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,23 +20,27 @@ from changeglot.apply.route import WORDS, Rule
 from changeglot.serve.answers import shape_of
 from changeglot.serve.asked import Asked, Invalid
 from changeglot.serve.delta import Cache, DeltaLog, Gone, Replaced, Unreadable
+from changeglot.serve.entries import Entries
 from changeglot.serve.history import History
 from changeglot.serve.options import Serve
 from changeglot.serve.shapes import Definition, Shape
 from changeglot.sinks.base import safe, unescaped
 from changeglot.sinks.delta import FINISHED
 from changeglot.tables import matches
+from changeglot.target import ENDED, LOG, VERSIONS
 
 logger = logging.getLogger(__name__)
 
 #: Runs what reads tables, away from the loop. Any: what it gives.
 Work = Callable[[Callable[[], Any]], Awaitable[Any]]
+#: A batch, and its number in the source's log if it has one.
+Finished = tuple[int, int | None]
 #: Seconds for which a finished batch is believed to be the last: who believes it knows too little, never too much.
 _RECENT = 1.0
 #: Shapes of a table that are remembered.
 _SHAPES = 10_000
 #: Ends of the names of tables that stand beside those of current rows.
-_BESIDE = ("__log", "__history", "__ended")
+_BESIDE = (LOG, VERSIONS, ENDED)
 #: Folders of a lake that hold what is ours alone.
 _OWN = ("changeglot", "_changeglot")
 #: Tells who waits what has changed, at once; false if that takes more than a moment.
@@ -57,8 +63,8 @@ class Served:
     history: History
     look: float
     work: Work
-    #: The last batch of a writer that all tables have, or had a moment ago.
-    finished: Callable[[str], int | None]
+    #: The last batch of a writer that all tables have, or had a moment ago, and its number in the source's log.
+    finished: Callable[[str], Finished | None]
     shapes: OrderedDict[tuple[Definition, tuple[str, ...]], Shape] = field(default_factory=OrderedDict)
     waiting: dict[int, tuple[Shape, dict[asyncio.Future[bool], Tell]]] = field(default_factory=dict)
     looked: float = 0.0
@@ -81,9 +87,9 @@ class Served:
         if self.history.tip < 0:
             self.history.advance()
         writer = self.history.facts.writer
-        batch = self.finished(writer) if writer else None
+        told = self.finished(writer) if writer else None
         self.history.advance()
-        self.history.finish(batch if writer == self.history.facts.writer else None)
+        self.history.finish(told if writer == self.history.facts.writer else None)
 
     def _behind(self, asked: Asked) -> bool:
         if self.history.tip < 0:
@@ -170,7 +176,7 @@ class Lake:
     work: Work
     tables: dict[tuple[str, ...], Served] = field(default_factory=dict)
     #: Of each writer, when it was looked and what was found.
-    batches: dict[str, tuple[float, int | None]] = field(default_factory=dict)
+    batches: dict[str, tuple[float, Finished | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.files, self.root = file_system(self.path)
@@ -211,18 +217,23 @@ class Lake:
     def _served(self, place: tuple[str, ...]) -> Served:
         relation = (place[-2] if len(place) > 1 else self.options.schema, place[-1])
         options = self.options
-        history = History(self.log(place), relation, every=max(1, options.snapshot_every), keep=options.keep_versions)
+        entries = Entries(self.log((*place[:-1], place[-1] + LOG)))
+        every, keep = max(1, options.snapshot_every), options.keep_versions
+        history = History(self.log(place), relation, entries, every=every, keep=keep)
         return Served(history, options.look_ms / 1000, self.work, self._finished)
 
-    def _finished(self, writer: str) -> int | None:
+    def _finished(self, writer: str) -> Finished | None:
         """The last batch of a writer that all tables have; None if it is not known. One look is for all tables."""
-        looked, batch = self.batches.get(writer, (float("-inf"), None))
+        looked, told = self.batches.get(writer, (float("-inf"), None))
         if (now := time.monotonic()) - looked > _RECENT:
             folder = "/".join((self.root, *FINISHED, safe(writer)))
             listed = self.files.get_file_info(fs.FileSelector(folder, allow_not_found=True))
             batch = max((int(each.base_name) for each in listed if each.base_name.isdecimal()), default=None)
-            self.batches[writer] = now, batch
-        return batch
+            if batch is not None:
+                with suppress(FileNotFoundError), self.files.open_input_file(f"{folder}/{batch}") as file:
+                    told = batch, json.loads(file.read())
+            self.batches[writer] = now, told
+        return told
 
     def log(self, place: tuple[str, ...]) -> DeltaLog:
         return DeltaLog(self.files, self._folder(place), self.cache)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from changeglot.apply.scd1 import DELETED
 from changeglot.serve.delta import Commit, DeltaLog, Gone, State, Unreadable
-from changeglot.serve.history import marked
+from changeglot.serve.entries import marked
 from changeglot.serve.lake import Lake
 
 logger = logging.getLogger(__name__)

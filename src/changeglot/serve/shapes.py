@@ -6,9 +6,10 @@ import hashlib
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
@@ -206,28 +207,47 @@ class Shape:
         if self.meets:
             was = pc.and_(was, pc.fill_null(self.meets(diff.old), False))
             now = pc.and_(now, pc.fill_null(self.meets(diff.new), False))
-        held: tuple[int, str] | None = None
         places = pc.indices_nonzero(pc.or_(was, now))
+        shown: dict[int, tuple[str, str]] = {}
         for at, was_in, is_in in zip(
             places.to_pylist(), was.take(places).to_pylist(), now.take(places).to_pylist(), strict=True
         ):
-            body = self._body(diff, at, was_in=was_in, is_in=is_in)
-            if body is None:
-                continue
-            if held:
-                yield self._finished(diff, *held, last=False)
-            held = (at, body)
-        if held:
-            yield self._finished(diff, *held, last=True)
+            if told := self._body(diff, at, was_in=was_in, is_in=is_in):
+                shown[at] = told
+        numbered = self._numbered(diff, shown) if diff.own else self._counted(diff, list(shown))
+        for at, headers in numbered:
+            yield Offset(diff.tx, 2 * at), f"{shown[at][1]},{headers}}}}}".encode()
 
-    def _finished(self, diff: Diff, at: int, body: str, *, last: bool) -> tuple[Offset, bytes]:
-        op = 2 * at
-        end = ',"last":true' if last else ""
-        headers = f'"lsn":"{diff.tx}","op_position":{op},"txids":[{diff.tx}]{end}'
-        return Offset(diff.tx, op), f"{body},{headers}}}}}".encode()
+    def _counted(self, diff: Diff, shown: Sequence[int]) -> Iterator[tuple[int, str]]:
+        """The rows, each with the end of its headers: a version is one transaction."""
+        # Where transactions are the source's, nobody knows of which this is.
+        ids = "" if self.history.steps[diff.version].facts.epoch is not None else diff.tx
+        for at in shown:
+            last = ',"last":true' if at == shown[-1] else ""
+            yield at, f'"lsn":"{diff.tx}","op_position":{2 * at},"txids":[{ids}]{last}'
 
-    def _body(self, diff: Diff, at: int, *, was_in: bool, is_in: bool) -> str | None:
-        """The message of a row but for the end of its headers; None if nothing that is sent has changed."""
+    @staticmethod
+    def _numbered(diff: Diff, shown: Mapping[int, tuple[str, str]]) -> Iterator[tuple[int, str]]:
+        """The same, as the source's log has them."""
+        own, rows = diff.own, list(shown)
+        assert own is not None
+        for at, following in zip_longest(rows, rows[1:]):
+            place, ids, more = own.places[at], own.ids[at], ""
+            new, old = own.moves.get(at), own.origins.get(at)
+            if new is not None and shown.get(new, ("",))[0] == "insert":
+                more = f',"key_change_to":{diff.keys[new]}'
+            elif old is not None and old in shown and shown[at][0] == "insert":
+                more = f',"key_change_from":{diff.keys[old]}'
+            if following is None:
+                # Who waits for a transaction hears of it, though others have undone it.
+                ids = [*ids, *own.others]
+            if following is None or own.places[following].lsn > place.lsn:
+                more += ',"last":true'
+            told = ",".join(map(str, ids))
+            yield at, f'"lsn":"{place.lsn}","op_position":{place.op},"txids":[{told}]{more}'
+
+    def _body(self, diff: Diff, at: int, *, was_in: bool, is_in: bool) -> tuple[str, str] | None:
+        """What became of a row, and its message but for the end of its headers; None if of what is sent nothing did."""
         full = self.definition.replica == "full"
         old: str = ""
         if not was_in:
@@ -244,7 +264,7 @@ class Shape:
             if full:
                 old = f',"old_value":{self._image(diff, "old", at, changed)}'
         headers = f'"headers":{{"operation":"{op}","relation":{self._relation}'
-        return f'{{"key":{diff.keys[at]},"value":{value}{old},{headers}'
+        return op, f'{{"key":{diff.keys[at]},"value":{value}{old},{headers}'
 
     @staticmethod
     def _image(diff: Diff, side: str, at: int, columns: Any) -> str:
@@ -260,8 +280,19 @@ class Shape:
 
     def visible(self, version: int) -> Mapping[str, Any]:
         """Any: JSON."""
-        following = str(self.history.steps[version].tx + 1)
-        return {"xmin": following, "xmax": following, "xip_list": []}
+        step = self.history.steps[version]
+        if step.facts.epoch is None:
+            following = str(step.tx + 1)
+            return {"xmin": following, "xmax": following, "xip_list": []}
+        begin, end, others = (step.seen or "0:0:").split(":")
+        # Messages tell the lower half of a transaction's number.
+        above = int(end) >> 32 << 32
+        running = [int(each) - above for each in others.split(",") if each and int(each) >= above]
+        return {
+            "xmin": str(max(0, int(begin) - above)),
+            "xmax": str(int(end) - above),
+            "xip_list": list(map(str, running)),
+        }
 
     def up_to_date(self, tx: int) -> bytes:
         return _control("up-to-date", global_last_seen_lsn=str(tx))

@@ -6,7 +6,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from changeglot.columns import quoted
 from changeglot.options import option
 from changeglot.settings import configured
+from changeglot.stand import Stand
 
 #: The property of a table that holds its key.
 KEY = "changeglot.key"
@@ -24,15 +25,19 @@ UNORDERED = ("binary", "boolean")
 
 @dataclass(frozen=True)
 class Mark:
-    """Who commits which batch. `replayed`: the batch may have been begun before, by a process that died."""
+    """Who commits which batch. `replayed`: the batch may have been begun before, by a process that died.
+
+    `stand`: where it leaves the source's log, where the table's clients know that log.
+    """
 
     writer: str
     batch: int
     replayed: bool = True
+    stand: Stand | None = None
 
     def of(self, *step: str) -> Mark:
         """The mark of one commit among those of the batch."""
-        return Mark("/".join((self.writer, *step)), self.batch, self.replayed)
+        return replace(self, writer="/".join((self.writer, *step)))
 
 
 def safe(name: str) -> str:
@@ -138,8 +143,17 @@ class LakeSink(ABC):
     def marks(self, mark: Mark) -> Mapping[str, str]:
         """Options of a writer by which its commit bears the mark, in the table's own transaction."""
 
-    def finish(self, spark: SparkSession, mark: Mark) -> None:  # noqa: B027  # Most have nobody to tell.
-        """Lets those who serve the tables know that all have the batch, also those that it did not change."""
+    def remarks(self, mark: Mark) -> Mapping[str, str]:
+        """Settings by which a commit tells where its mark stands."""
+        return {}
+
+    def finish(  # noqa: B027  # Most have nobody to tell.
+        self, spark: SparkSession, mark: Mark, *, whole: bool
+    ) -> None:
+        """Lets those who serve the tables know that all have the batch, also those that it did not change.
+
+        `whole`: the tables are as of one moment then, at which the mark stands.
+        """
 
     @abstractmethod
     def tidy(self, spark: SparkSession, table: str, hours: int) -> None:
@@ -150,7 +164,7 @@ class LakeSink(ABC):
         if not (mark.replayed and self.done(spark, table, mark)):
             # A merge takes no options.
             settings = {self.conf + name: value for name, value in self.marks(mark).items()}
-            with configured(spark, {**settings, **self.merging}):
+            with configured(spark, {**settings, **self.merging, **self.remarks(mark)}):
                 write()
 
     def append(self, rows: DataFrame, table: str, mark: Mark) -> None:

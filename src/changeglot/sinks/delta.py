@@ -73,9 +73,12 @@ class Delta(LakeSink):
     def marks(self, mark: Mark) -> Mapping[str, str]:
         return {"txnAppId": mark.writer, "txnVersion": str(mark.batch)}
 
-    def finish(self, spark: SparkSession, mark: Mark) -> None:
+    def remarks(self, mark: Mark) -> Mapping[str, str]:
+        return {"spark.databricks.delta.commitInfo.userMetadata": str(mark.stand)} if mark.stand else {}
+
+    def finish(self, spark: SparkSession, mark: Mark, *, whole: bool) -> None:
         folder = "/".join((self.path.rstrip("/"), *FINISHED, safe(mark.writer)))
-        Notes(spark, folder).write(mark.batch, None)
+        Notes(spark, folder).write(mark.batch, mark.stand.number if mark.stand and whole else None)
 
     def tidy(self, spark: SparkSession, table: str, hours: int) -> None:
         spark.sql(f"OPTIMIZE {table}")

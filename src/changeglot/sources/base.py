@@ -13,6 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from changeglot.codecs.base import Decoder
 from changeglot.errors import ConfigError
 from changeglot.sources.progress import Hear
+from changeglot.stand import Stand
 
 #: The column in which a source says where a message stood: text that sorts as the transport's order does.
 PLACE = "place"
@@ -89,6 +90,10 @@ class MessageSource(ABC):
 
     def reached(self, latest: str) -> Reached | None:
         """Up to where of the log all is told; None if what is told is not yet as of one moment."""
+        return None
+
+    def stand(self, latest: str | None) -> Stand | None:
+        """Where the log is by a batch, also if not all is told; None if it has no numbers that clients could know."""
         return None
 
     @abstractmethod

@@ -193,19 +193,26 @@ class Captured(MessageSource):
     def latest(self) -> Column:
         file = F.substring_index(PLACE, " ", 1)
         # Segments come after all rows.
-        first = F.when(F.left(file, F.lit(1)) == "r", F.lit("0")).otherwise(F.lit("1"))
-        return F.when(file.contains("~"), F.concat(first, file))
+        return F.when(file.startswith("r"), F.concat(F.lit("0"), file)).when(
+            file.rlike("[~+]"), F.concat(F.lit("1"), file)
+        )
 
     def reached(self, latest: str) -> Reached | None:
-        position = latest.rpartition("~")[2].removesuffix(".lines")
+        _, told, position = latest.removesuffix(".lines").rpartition("~")
+        if not told:
+            return None
         found = numbers(position)
-        known = [json.loads(facts) for _, facts in self._relations]
-        epoch = max(each.get("epoch", 0) for each in known)
-        # Rows that were read may be newer than the changes. Another log may have smaller numbers.
-        read = [each["snapshot"] for each in known if each["snapshot"] and each.get("epoch", 0) == epoch]
-        if any(tuple(each) > found for each in read):
+        # Rows that were read may be newer than the changes.
+        if any(tuple(each["snapshot"]) > found for each in self.newest if each["snapshot"]):
             return None
         return Reached(self.spelled(found), found)
+
+    @property
+    def newest(self) -> list[dict[str, Any]]:
+        """The relations of the last epoch: another log may have smaller numbers. Any: JSON."""
+        known = [json.loads(facts) for _, facts in self._relations]
+        epoch = max((each.get("epoch", 0) for each in known), default=0)
+        return [each for each in known if each.get("epoch", 0) == epoch]
 
     def spelled(self, numbers: Sequence[int]) -> str:
         """A position in the database's words."""

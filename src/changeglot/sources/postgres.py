@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,9 +12,11 @@ from pyspark.sql import SparkSession
 
 from changeglot.capture import part
 from changeglot.capture.pgserver import Server
+from changeglot.capture.spool import seen
 from changeglot.codecs.electric import SPELLING
 from changeglot.sources.capture import Captured
 from changeglot.sources.reading import Copy
+from changeglot.stand import Stand
 
 if TYPE_CHECKING:
     from changeglot.capture.pgrows import Snapshot
@@ -33,6 +36,16 @@ class Postgres(Captured, Server):
 
     def spelled(self, numbers: Sequence[int]) -> str:
         return str(part(self.name).lsn(numbers[0]))
+
+    def stand(self, latest: str | None) -> Stand:
+        newest = self.newest
+        told = [(each["snapshot"][0], each.get("seen", "")) for each in newest if latest and each["snapshot"]]
+        if latest and (segment := re.fullmatch(r"1(\d+)[~+](\d+)\.lines", latest)):
+            told.append((int(segment[2]), seen(self.folder, int(segment[1]))))
+        position, transactions = max(told, default=(None, ""))
+        # The next commit may begin where this one ends.
+        number = None if position is None else (position - 1) & ~1
+        return Stand(max((each.get("epoch", 0) for each in newest), default=0), number, transactions)
 
     def copy(self, rows: Snapshot) -> Copy:
         return partial(part(self.name).copy, self.server, rows.name)

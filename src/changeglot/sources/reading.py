@@ -41,11 +41,14 @@ class Rows(Protocol):
     tables: Sequence[str]
     chunks: Sequence[Any]
     position: Any
-    #: Lines that come after all of them, and the position as of which all tables are then, if there is one.
-    ends: bytes
+    #: The position as of which all tables are then, if there is one.
     reached: str
     #: Whether a snapshot that follows it may read what this one has not: changes tell what is between them.
     resumable: bool
+
+    @property
+    def ends(self) -> bytes:
+        """Lines that come after all of them."""
 
     def close(self) -> None: ...
 
