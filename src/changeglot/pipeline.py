@@ -132,8 +132,10 @@ class Pipeline:
         """
         writer: list[str] = []
         targets, begun = self.targets, _last_begun(spark, self.checkpoint)
-        recording = self._source.telling(hear).record(spark, once=once)
-        stream = self._source.messages(spark)
+        source = self._source.telling(hear)
+        source = source.ending() if once else source
+        recording = source.record(spark, once=once)
+        stream = source.messages(spark)
         # Files are numbered in a batch only. What a stream is planned with is built once, not with each batch.
         early = self.source.marked
 

@@ -70,6 +70,10 @@ class MessageSource(ABC):
         """The source, which says how far it is with rows that it reads before the stream."""
         return self
 
+    def ending(self) -> Self:
+        """The source of a run that ends with what is there when it begins."""
+        return self
+
     def record(self, spark: SparkSession, *, once: bool) -> Recording:
         """Begins what goes on beside the stream; with `once`, all that there is now is there when it returns."""
         return Recording()
