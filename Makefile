@@ -50,6 +50,7 @@ bench: setup  ## measure against Flink and the floors, into bench/results.md
 	$(BIN)/python bench/load.py
 	$(BIN)/python bench/topics.py
 	$(BIN)/python bench/capture.py
+	$(BIN)/python bench/serve.py
 
 services: setup  ## Kafka and RocketMQ, or WHAT="postgres mariadb", to try things with; says what to paste
 	@$(BIN)/python tools/services.py up $(WHAT)

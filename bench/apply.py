@@ -1,6 +1,6 @@
 """Changes into tables: what `scd1` costs beside a bare MERGE of the same decoded changes.
 
-usage: apply.py, after run.py: brings its results.md up to date. `--quick` is a trial with small tables.
+usage: apply.py: writes its part of results.md anew. `--quick` is a trial with small tables.
 """
 
 import argparse
@@ -222,7 +222,7 @@ def alone(
     if options.quick:
         sys.stdout.write(json.dumps([one.__dict__ for one in runs], indent=1) + "\n")
     else:
-        report.update(**{part: runs})
+        report.update(part, runs)
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Capture: how fast a database's rows and changes are recorded, beside Debezium and COPY, and where they are when.
 
-usage: capture.py, after run.py: brings its results.md up to date. `--quick` is a trial with few rows.
+usage: capture.py: writes its part of results.md anew. `--quick` is a trial with few rows.
 """
 
 import argparse
@@ -40,12 +40,12 @@ sys.path.append(str(HERE.parent / "tools"))
 from services import Kafka  # noqa: E402  # The folder of tools is none of Python's.
 
 DATA = HERE / "data" / "capture"
-ROUNDS = 3
+ROUNDS = 5
 #: Rounds that are not counted: Java is slow until it has compiled what it runs, here for some hundred thousand events.
 WARM = 2
 #: Processes that copy rows, as tasks of Spark's would, and threads of Debezium's.
 TASKS = 2
-CHANGES, ROWS = 200_000, 1_000_000
+CHANGES, ROWS = 500_000, 1_000_000
 
 DEBEZIUM = "3.6.1.Final"
 ARTIFACTS = [
@@ -147,6 +147,12 @@ class Source:
                     connection.execute(delete, (self.first, kept))
                 self.first, self.end = kept, self.end + INSERTS
 
+    def rest(self) -> None:
+        """Has the server do now what it would do on its own while somebody is measured."""
+        with self.connect() as connection:
+            connection.execute(f"VACUUM ANALYZE {CHANGING}".encode())
+            connection.execute("CHECKPOINT")
+
 
 def _of(statement: str, table: str) -> sql.Composed:
     return sql.SQL(statement).format(sql.Identifier(table))
@@ -210,7 +216,8 @@ def turns(
     found = {who: CaptureRun(part, who, version, rows) for who, (version, _) in contenders.items()}
     for number in range(WARM + rounds):
         ready()
-        for who, (_, turn) in contenders.items():
+        # Each is first as often as last.
+        for who, (_, turn) in sorted(contenders.items(), reverse=bool(number % 2)):
             folder = DATA / "round"
             folder.mkdir()
             before = meter.cpu_seconds(postgres.pid)
@@ -256,6 +263,7 @@ def stream(
         with source.connect() as connection:
             connection.execute("SELECT pg_create_logical_replication_slot('debezium', 'pgoutput')")
         source.change(changes)
+        source.rest()
 
     def ours(_: Path) -> Took:
         clock, cpu = pool.submit(recorded, server, spool).result()
@@ -371,7 +379,7 @@ def main() -> None:
     if options.quick:
         sys.stdout.write(json.dumps([asdict(one) for one in runs], indent=1) + "\n")
     else:
-        report.update(capture=runs)
+        report.update("capture", runs)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A topic into tables: all of the shop's Canal messages, by a pipeline of changeglot's and by Flink.
 
-usage: load.py, after run.py: brings its results.md up to date. `--quick` is a trial with few messages.
+usage: load.py: writes its part of results.md anew. `--quick` is a trial with few messages.
 """
 
 import argparse

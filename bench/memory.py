@@ -1,6 +1,6 @@
 """Memory of the command line over one large file: it must not grow with the file.
 
-usage: memory.py [--memory-sizes GB ...], after run.py: brings its results.md up to date.
+usage: memory.py [--memory-sizes GB ...]: writes its part of results.md anew.
 """
 
 import argparse
@@ -13,7 +13,8 @@ from pathlib import Path
 
 import meter
 import report
-from results import MemoryRun, Results
+from generate import ROWS, generate
+from results import MemoryRun
 from shop import Data
 
 HERE = Path(__file__).resolve().parent
@@ -115,8 +116,8 @@ def measure(data: Data, options: argparse.Namespace) -> list[MemoryRun]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_arguments(parser)
-    rows = Results.load(DATA / "results.json").rows
-    report.update(memory=measure(Data.load(DATA / str(rows)), parser.parse_args()))
+    options = parser.parse_args()
+    report.update("memory", measure(generate(DATA / str(ROWS)), options))
 
 
 if __name__ == "__main__":

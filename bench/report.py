@@ -1,16 +1,14 @@
-"""results.md: what was measured, against what was wanted.
+"""results.md: what was measured, against what was wanted."""
 
-usage: report.py, to write the page again from the numbers of the last whole run.
-"""
-
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Literal
+from typing import Final, Literal
 
 from plan import BARE, FORMATS, TRANSLATIONS
-from results import CaptureRun, DelayRun, Measurement, Results, TopicRun
+from results import CaptureRun, DelayRun, Measurement, Results, ServeRun, TopicRun, WaitRun
 
 HERE = Path(__file__).resolve().parent
 FAIL = "**FAIL**"
@@ -499,6 +497,67 @@ def capture_section(results: Results) -> Iterator[str]:
     yield table(("", "commits/s wanted:", *DELAY_HEADS), map(_delay, delays))
 
 
+def serve_section(results: Results) -> Iterator[str]:
+    """What clients of the shape log wait for."""
+    first = {one.who: one for one in results.serve if isinstance(one, ServeRun)}
+    waits = [one for one in results.serve if isinstance(one, WaitRun)]
+    if not first:
+        yield "Not measured."
+        return
+    ours, later, nginx = first.values()
+    yield (
+        f"A client without anything gets the {ours.rows:,} rows of a table of six columns, {ours.bytes / MB:,.0f} MB "
+        "of JSON in parts of 10 MiB, over one connection: the first one to ask a server that was just started, which "
+        "makes them out of the table's files; and those after it. Beside them nginx with the same bytes in files, and "
+        f"the same client. Median of {len(ours.clock)} rounds, all taking turns."
+    )
+    best = median(nginx.clock)
+    rows = (
+        (
+            one.who,
+            f"{median(one.clock):.3f}",
+            f"{one.bytes / MB / median(one.clock):,.0f}",
+            f"{best / median(one.clock):.2f}x",
+        )
+        for one in first.values()
+    )
+    yield table(("who", "clock s:", "MB/s:", "of nginx:"), rows)
+    yield (
+        "Clients that wait by long poll, in one process, for changes that a pipeline commits to the table, on one "
+        "server; each asks again at once when it was told. From the commit's file until a client has read the answer. "
+        "With a filter each, every commit has something for each of them: changes a second are those of a commit in "
+        "the time until the last client has its own. Clients, server and Spark share the machine."
+    )
+    heads = ("", "clients:", "shapes:", "changes in a commit:", "p50 ms:", "p99 ms:", "changes/s:", "server's MiB:")
+    yield table(heads, map(_waited, waits))
+    yield table(
+        ("", "wanted", "", "verdict"), _serve_verdicts(best / median(ours.clock), best / median(later.clock), waits)
+    )
+
+
+def _waited(one: WaitRun) -> Sequence[str]:
+    rate = one.changes / median(one.ends)
+    return (
+        one.what, f"{one.clients:,}", f"{one.shapes:,}", f"{one.changes:,}", f"{one.delays[0] * 1000:,.0f}",
+        f"{one.delays[1] * 1000:,.0f}", f"{rate:,.0f}", f"{one.memory / (1 << 20):,.0f}",
+    )  # fmt: skip
+
+
+def _serve_verdicts(first: float, later: float, waits: Sequence[WaitRun]) -> Iterator[Sequence[str]]:
+    def row(what: str, wanted: str, found: str, *, good: bool) -> Sequence[str]:
+        return what, wanted, found, "pass" if good else FAIL
+
+    yield row("rows for the first client, against nginx", "≥ 0.5x", f"{first:.2f}x", good=first >= 0.5)
+    yield row("rows for others, against nginx", "≥ 0.5x", f"{later:.2f}x", good=later >= 0.5)
+    everyone, filters = waits
+    gib = everyone.memory / (1 << 30)
+    yield row(f"{everyone.clients:,} clients wait", "< 2 GiB", f"{gib:.2f} GiB", good=gib < 2)
+    p99 = everyone.delays[1]
+    yield row("a change reaches all of them, p99", "≤ 1 s", f"{p99:.2f} s", good=p99 <= 1)
+    rate = filters.changes / median(filters.ends)
+    yield row(f"{filters.shapes:,} filters", "≥ 5,000 changes/s", f"{rate:,.0f}", good=rate >= 5000)
+
+
 def machine(results: Results) -> str:
     facts = {**results.machine, **results.versions}
     return ", ".join(f"{name} {fact}" for name, fact in facts.items())
@@ -565,16 +624,7 @@ def page(results: Results) -> str:
         ]
     sections += limits(results)
     sections += [
-        "## Memory",
-        *memory_section(results),
-        "## Tables",
-        *apply_section(results),
-        "### From a topic into tables",
-        *load_section(results),
-        "## Topics",
-        *topics_section(results),
-        "## Capture",
-        *capture_section(results),
+        *("\n\n".join((heading, *section(results))) for heading, section in SECTIONS.values()),
         "## To run it again",
         "`make bench`, on a machine with Java 17 that does nothing else; about an hour, "
         "10 GB of disk, and more for the memory part. `python bench/run.py --quick` is a trial "
@@ -583,13 +633,22 @@ def page(results: Results) -> str:
     return "\n\n".join(sections) + "\n"
 
 
-def update(**parts: object) -> None:
-    """Writes the page of the last whole run again, with these parts of its results measured anew."""
-    numbers = HERE / "data" / "results.json"
-    results = replace(Results.load(numbers), **parts)
-    results.save(numbers)
-    (HERE / "results.md").write_text(page(results))
+#: Parts that a program of their own can measure again: where each stands, and what it says.
+SECTIONS: Final[Mapping[str, tuple[str, Callable[[Results], Iterator[str]]]]] = {
+    "memory": ("## Memory", memory_section),
+    "apply": ("## Tables", apply_section),
+    "loads": ("### From a topic into tables", load_section),
+    "topics": ("## Topics", topics_section),
+    "capture": ("## Capture", capture_section),
+    "serve": ("## Serving", serve_section),
+}
 
 
-if __name__ == "__main__":
-    update()
+def update(part: str, runs: Sequence[object]) -> None:
+    """Writes one of the SECTIONS anew. The rest of the page is of an earlier run."""
+    path = HERE / "results.md"
+    heading, section = SECTIONS[part]
+    measured_now = Results(rows=0, rounds=0, cores=0, trial=False, machine={}, **{part: list(runs)})
+    text = "\n\n".join((heading, *section(measured_now))) + "\n\n"
+    # Up to the next heading.
+    path.write_text(re.sub(rf"^{heading}\n.*?(?=^#)", lambda _: text, path.read_text(), flags=re.M | re.S))

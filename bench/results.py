@@ -1,10 +1,7 @@
-"""What a run of the benchmark has measured, as data: kept as JSON, read by report.py."""
+"""What a run of the benchmark has measured, as data: read by report.py."""
 
-import json
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
 
 from worker import Contender, Run
 
@@ -137,6 +134,34 @@ class CaptureRun:
         return all(out == self.rows for out in self.out)
 
 
+@dataclass(frozen=True)
+class ServeRun:
+    """A client that gets all rows of a table: so many bytes, and the seconds of each round."""
+
+    who: str
+    rows: int
+    bytes: int
+    clock: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class WaitRun:
+    """Clients that wait for `shapes`: seconds from a commit of so many changes until a client knows of it.
+
+    `delays` are those that half and 99 of 100 took at most, over all commits; `ends` of each commit until the last one
+    knows; `memory` the bytes of the server.
+    """
+
+    what: str
+    clients: int
+    shapes: int
+    changes: int
+    commits: int
+    delays: tuple[float, float]
+    ends: list[float]
+    memory: int
+
+
 @dataclass
 class Results:
     """One run of the benchmark. `checks` are counts of changes and problems, by contender."""
@@ -154,6 +179,7 @@ class Results:
     loads: list[LoadRun] = field(default_factory=list)
     topics: list[TopicRun | DelayRun] = field(default_factory=list)
     capture: list[CaptureRun | DelayRun] = field(default_factory=list)
+    serve: list[ServeRun | WaitRun] = field(default_factory=list)
 
     def named(self, name: str) -> Measurement | None:
         """The measurement of that name; None when it was not run or never finished."""
@@ -168,29 +194,3 @@ class Results:
         runs = [run for measurement in self.measurements for run in measurement.runs]
         capacity = sum(run.wall for run in runs) * int(self.machine["cores"])
         return sum(run.others for run in runs) / capacity if capacity else 0.0
-
-    def save(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
-
-    @classmethod
-    def load(cls, path: Path) -> "Results":
-        saved: dict[str, Any] = json.loads(path.read_text())
-        measurements = [
-            Measurement(Contender(**one["contender"]), [Run(**run) for run in one["runs"]], one["problem"])
-            for one in saved.pop("measurements")
-        ]
-        memory = [MemoryRun(**one) for one in saved.pop("memory")]
-        apply = [ApplyRun(**one) for one in saved.pop("apply", [])]
-        loads = [LoadRun(**one) for one in saved.pop("loads", [])]
-        topics = [(DelayRun if "rate" in one else TopicRun)(**one) for one in saved.pop("topics", [])]
-        capture = [(DelayRun if "rate" in one else CaptureRun)(**one) for one in saved.pop("capture", [])]
-        return cls(
-            **saved,
-            measurements=measurements,
-            memory=memory,
-            apply=apply,
-            loads=loads,
-            topics=topics,
-            capture=capture,
-        )

@@ -138,9 +138,8 @@ def main() -> None:
 
 
 def publish(results: Results) -> None:
-    """Writes the numbers and their page. A trial leaves the published page alone."""
+    """Writes the page. A trial leaves the published one alone."""
     page = DATA / "trial.md" if results.trial else HERE / "results.md"
-    results.save(DATA / f"{page.stem}.json")
     page.write_text(report.page(results))
     say(f"wrote {page.relative_to(HERE.parent)}")
 

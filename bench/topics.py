@@ -1,6 +1,6 @@
 """Topics: what translating one costs beside copying it, and how long a message is on its way.
 
-usage: topics.py, after run.py: brings its results.md up to date. `--quick` is a trial with few messages.
+usage: topics.py: writes its part of results.md anew. `--quick` is a trial with few messages.
 """
 
 import argparse

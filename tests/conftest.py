@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,14 +17,14 @@ from recorded import PASSWORD, Place, dropped
 from services import Kafka, RocketMQ
 
 import changeglot
-from changeglot import cli
+from changeglot import cli, jars
 from changeglot.pipeline import session_settings
 from changeglot.sinks import LAKES
 from changeglot.sources.kafka import Kafka as KafkaSource
 from changeglot.throwaway.databases import MariaDB, Postgres
 
 #: Files that take the longest, the longest first: with two at a time, what is long must not be last.
-LONG = ("test_kills", "test_pipelines", "test_capture", "test_kafka_kills", "test_serve", "test_resync")
+LONG = ("test_kills", "test_pipelines", "test_capture", "test_kafka_kills", "test_served", "test_serve", "test_resync")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -90,6 +94,24 @@ def any_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]
     made = Place(request.getfixturevalue(request.param), tmp_path)
     yield made
     dropped(made)
+
+
+@pytest.fixture(scope="session")
+def electric() -> Path:
+    """The folder where Electric's clients are installed."""
+    wanted = (Path(__file__).parent / "electric" / "package.json").read_bytes()
+    folder = jars.cache() / f"electric-{hashlib.sha256(wanted).hexdigest()[:16]}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / "electric.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            draft = folder.with_name(f"{folder.name}.new")
+            shutil.rmtree(draft, ignore_errors=True)
+            draft.mkdir()
+            (draft / "package.json").write_bytes(wanted)
+            subprocess.run(["npm", "install", "--no-audit", "--no-fund", "--loglevel=error"], cwd=draft, check=True)
+            draft.rename(folder)
+    return folder
 
 
 class Ran(NamedTuple):

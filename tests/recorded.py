@@ -139,8 +139,8 @@ def freed(place: Place) -> None:
     until(lambda: not place.sql("SELECT 1 FROM pg_replication_slots WHERE database = current_database() AND active"))
 
 
-def until(done: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
+def until(done: Callable[[], object], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < deadline
         time.sleep(0.02)

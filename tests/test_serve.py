@@ -7,12 +7,13 @@ import json
 import os
 import queue
 import random
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +25,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from shop import TYPES, Shop, write
 
-from changeglot import config, jars
+from changeglot import config
 from changeglot.model import Op
 
 SRC = Path(__file__).parents[1] / "src"
@@ -200,19 +201,6 @@ class Client:
             else:
                 self.rows[line["shape"]] = line["rows"]
                 self.handles[line["shape"]] = line["handle"]
-
-
-@pytest.fixture(scope="session")
-def electric() -> Path:
-    """The folder where Electric's client is installed."""
-    wanted = (ELECTRIC / "package.json").read_text()
-    version = json.loads(wanted)["dependencies"]["@electric-sql/client"]
-    folder = jars.cache() / f"electric-client-{version}"
-    if not (folder / "node_modules" / "@electric-sql" / "client" / "package.json").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "package.json").write_text(wanted)
-        subprocess.run(["npm", "install", "--no-audit", "--no-fund", "--silent"], cwd=folder, check=True)
-    return folder
 
 
 @contextmanager
@@ -451,7 +439,11 @@ def test_each_status_and_header_is_as_electric_has_them(shopping: Shopping, serv
     assert (some.headers["electric-snapshot"], some.headers["cache-control"]) == ("true", "no-cache")
     ids = [int(each["value"]["id"]) for each in some.json["data"]]
     assert ids == sorted((key for _, key in shopping.shop.model.rows if key < 9), reverse=True)[:2]
-    assert some.json["metadata"]["database_lsn"] == log.json[-1]["headers"]["global_last_seen_lsn"]
+    assert int(some.json["metadata"]["database_lsn"]) <= int(log.json[-1]["headers"]["global_last_seen_lsn"])
+    # A table that the last batch did not change has all of it too.
+    rested = list(pages(server, table="shop.told"))[-1]
+    assert rested.json[-1] == log.json[-1]
+    assert int(rested.json[-1]["headers"]["global_last_seen_lsn"]) > int(log.json[-2]["headers"]["lsn"])
     body = {"where": "id < $1", "params": {"1": "9"}, "order_by": "id DESC", "limit": 2}
     posted = server.ask(query, "POST", body=json.dumps({"subset": body}))
     assert posted.json == some.json | {"metadata": posted.json["metadata"], "data": posted.json["data"]}
@@ -519,8 +511,13 @@ def test_events_tell_the_same_as_answers(server: Served) -> None:
             events.append(json.loads(line[6:]))
     connection.close()
     assert events[:-1] == log[:-1]
-    seen = int(events[-1]["headers"]["global_last_seen_lsn"])
-    assert seen == int(log[-1]["headers"]["global_last_seen_lsn"]) + 1
+    # Clients ask again from there, as if it were an offset: it is one after the table's last, however often they do.
+    seen = events[-1]["headers"]["global_last_seen_lsn"]
+    assert int(seen) == int(log[-2]["headers"]["lsn"]) + 1
+    again = {**query, "offset": f"{seen}_0", "live": "true", "live_sse": "true"}
+    connection.request("GET", f"/v1/shape?{urlencode(again)}")
+    assert json.loads(connection.getresponse().readline()[6:])["headers"]["global_last_seen_lsn"] == seen
+    connection.close()
 
 
 def test_a_server_keeps_to_its_limits_and_answers_who_waits_before_it_ends(shopping: Shopping) -> None:
@@ -588,3 +585,21 @@ def test_nothing_that_is_asked_is_an_error_of_the_server(server: Served) -> None
         method = rng.choice(("GET", "GET", "HEAD", "POST"))
         got = server.ask(text, method, **({"body": body} if method == "POST" else {}))
         assert got.status in (200, 304, 400, 409), (method, text, got)
+
+
+def test_who_does_not_say_what_it_wants_is_left(shopping: Shopping) -> None:
+    with serving(shopping, send_seconds=1) as server:
+        for begun in (b"", b"GET /v1/sh", b"GET /v1/health HTTP/1.1\r\nhost: x\r\nx-"):
+            with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection:
+                connection.sendall(begun)
+                with suppress(ConnectionResetError):
+                    assert connection.recv(1) == b""
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection:
+            connection.sendall(
+                b"POST /v1/shape?table=shop.told&offset=-1 HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n{"
+            )
+            assert b" 408 " in connection.recv(100)
+        # Who waits for changes is not such a one.
+        got = list(pages(server, table="shop.told"))[-1]
+        query = {"table": "shop.told", "offset": got.offset, "handle": got.handle, "live": "true"}
+        assert server.ask(query).controls == ["up-to-date"]

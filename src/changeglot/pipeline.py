@@ -206,7 +206,11 @@ class Pipeline:
         return self._in_all(changes, targets, mark)
 
     def _in_all(self, changes: DataFrame, targets: Sequence[Target | Sending], mark: Mark) -> Applied:
-        return Applied.together({self._label(n): self._applied(changes, t, mark) for n, t in enumerate(targets)})
+        done = Applied.together({self._label(n): self._applied(changes, t, mark) for n, t in enumerate(targets)})
+        for sink in self.sinks:
+            if isinstance(sink, LakeSink):
+                sink.finish(changes.sparkSession, self.name, mark)
+        return done
 
     def _published(self, spark: SparkSession, applied: Applied, reached: Reached | None, mark: Mark) -> Applied:
         """What a batch did, which all sinks have; and where the source's log is by that, for readers too."""

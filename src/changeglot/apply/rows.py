@@ -161,10 +161,19 @@ def states(changes: DataFrame, key: Sequence[str], columns: Mapping[str, str]) -
 
 
 def free(steps: DataFrame) -> DataFrame:
-    """DataFrame<of, order, lender>: the steps with a lender whose row no other of them has still to complete."""
-    waiting = steps.where(F.col("lender").isNotNull()).select(F.col("key").alias("of"), "order", "lender")
-    before = waiting.select(F.col("of").alias("__of"), F.col("order").alias("__order"))
-    return waiting.join(before, (F.col("lender") == F.col("__of")) & (F.col("__order") < F.col("order")), "left_anti")
+    """DataFrame<of, order, lender>: the steps with a lender whose row no other of them has still to complete.
+
+    What a row was before it ended or began anew does not matter: so there are as many rounds as one row has keys one
+    after the other, however often those are used by others.
+    """
+    waits = F.col("lender").isNotNull()
+    told = steps.where(waits | (F.col("kind") != PART)).select(F.col("key").alias("on"), "order", waits.alias("waits"))
+    asks = steps.where(waits).select(F.col("lender").alias("on"), "order", F.col("key").alias("of"), "lender")
+    # Who asks comes first: what happens to its lender by the same change is later.
+    earlier = Window.partitionBy("on").orderBy("order", F.col("of").isNull())
+    last = F.last("waits", ignorenulls=True).over(earlier.rowsBetween(Window.unboundedPreceding, -1))
+    every = told.unionByName(asks, allowMissingColumns=True).withColumn("__last", last)
+    return every.where(F.col("of").isNotNull() & ~F.coalesce("__last", F.lit(False))).select("of", "order", "lender")
 
 
 def lent(steps: DataFrame, free: DataFrame, told: DataFrame, stored: DataFrame) -> DataFrame:

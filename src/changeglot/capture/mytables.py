@@ -75,9 +75,9 @@ _TABLE_DDL = re.compile(
     re.IGNORECASE,
 )
 _RENAMES = re.compile(r"RENAME\s+TABLES?\s", re.IGNORECASE)
-_RENAMED = re.compile(rf"({_FULL})\s+TO\s+({_FULL})", re.IGNORECASE)
+_RENAMED = re.compile(rf"{_FULL}\s+TO\s+({_FULL})", re.IGNORECASE)
 _ALTERED = re.compile(
-    rf"^ALTER\s.*?TABLE\s+(?:IF\s+EXISTS\s+)?({_FULL})\s(?:.*,)?\s*RENAME\s+(?!COLUMN\b|INDEX\b|KEY\b)"
+    rf"^ALTER\s.*?TABLE\s+(?:IF\s+EXISTS\s+)?{_FULL}\s(?:.*,)?\s*RENAME\s+(?!COLUMN\b|INDEX\b|KEY\b)"
     rf"(?:TO\s+|AS\s+|=\s*)?({_FULL})",
     re.IGNORECASE | re.DOTALL,
 )
@@ -214,10 +214,8 @@ class Tables:
 
     def _ask(self, text: str, database: str) -> None:
         """Of a table that got a name that is wanted, what it had before has never been told: it is read."""
-        pairs = [each.groups() for each in _RENAMED.finditer(text)] if _RENAMES.match(text) else []
-        if found := _ALTERED.search(text):
-            pairs.append(found.groups())
-        tables = [name for _, new in pairs for name in _names(new, database) if self._server.wants(*name)]
+        found = _RENAMED.findall(text) if _RENAMES.match(text) else _ALTERED.findall(text)
+        tables = [name for new in found for name in _names(new, database) if self._server.wants(*name)]
         if tables:
             Unread(self._spool.folder).ask([".".join(each) for each in tables])
 

@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from struct import pack, unpack_from
 from typing import NamedTuple
 
-from changeglot.capture.spool import field
+from changeglot.capture.spool import ABSENT, NULL, field
 from changeglot.errors import ChangeglotError
 
-NULL, ABSENT = rb"\N", rb"\-"
 #: 2000-01-01, from which PostgreSQL counts microseconds, in those since 1970.
 _EPOCH = 946_684_800_000_000
 

@@ -25,6 +25,8 @@ from changeglot.errors import ChangeglotError, Lost
 LARGE = 8 << 20
 #: Seconds between two segments, unless they are large.
 PAUSE = 0.2
+#: Seconds between two reads, in which frames gather.
+NAP = 0.005
 #: Seconds in which the server hears of us, and of a quiet stream's position.
 EVERY = 10.0
 #: 2000-01-01 in seconds since 1970.
@@ -79,6 +81,9 @@ class Stream:
                         self._advance()
                         self._say(ask=True)
                     poll.poll(1000 * (PAUSE / 4 if self._started else PAUSE))
+                elif not poll.poll(0):
+                    # The server sends each change by itself, and is slowed by who is woken by each.
+                    time.sleep(NAP)
                 self._pgconn.consume_input()
 
     def _take(self) -> bool:

@@ -30,13 +30,16 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Collection, Mapping
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 _END = ".lines"
-#: A value that was not told, and how many fields of a change are before its values.
-ABSENT, _VALUES = b"\\-", 9
+#: Values that stand for none: NULL, and one that was not told.
+NULL, ABSENT = rb"\N", rb"\-"
+#: Fields of a change before its values.
+_VALUES = 9
 #: Nanoseconds: Spark orders the files of a stream by milliseconds.
 _STEP = 1_000_000
 #: Nanoseconds between two files that become segments. Who lists a folder meanwhile may miss one and see the next.
@@ -102,7 +105,8 @@ class Spool:
 
     def dated(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """The facts of a relation of this epoch. Any: JSON."""
-        return {**facts, "epoch": self.epoch} if self.epoch else dict(facts)
+        epoch = self.epoch
+        return {**facts, "epoch": epoch} if epoch else dict(facts)
 
     def relation(self, facts: Mapping[str, Any]) -> str:
         """The name of a relation in lines: the same for the same facts in the same epoch. Any: JSON."""
@@ -141,7 +145,6 @@ class Spool:
 
         From then on all that was told up to there is durable, and the database may forget it.
         """
-        self.settle()
         number = self._number + 1
         self.aside.take(path, number)
         # With it all is durable: what was set aside before, with its number, is forgotten without it.
@@ -164,9 +167,10 @@ class Aside:
 
     def __init__(self, folder: Path, facts: Callable[[str], dict[str, Any]]) -> None:
         """`facts`: of a relation by its name. Any: JSON."""
-        self._folder, self._facts = folder, facts
+        self._folder = folder
         self._folder.mkdir(exist_ok=True)
-        self._tables: dict[bytes, str] = {}
+        # One file each, which never changes.
+        self._facts = cache(facts)
 
     @property
     def _note(self) -> Path:
@@ -231,7 +235,7 @@ class Aside:
             if int(path.name[1:].removesuffix(_END)) > number:
                 # It was not all of its segment: that comes again.
                 path.unlink()
-            elif since:
+            else:
                 self._cut(path, {table: numbers(at) for table, at in since.items()})
         return self.kept()
 
@@ -242,6 +246,11 @@ class Aside:
 
     def _cut(self, path: Path, since: Mapping[str, tuple[int, ...]]) -> None:
         """Leaves out rows' changes that are before their table's position."""
+        with path.open("rb") as lines:
+            _, _, first, _ = next(lines).split(b"\t", 3)
+        # They are in order: mostly all of them are behind it.
+        if numbers(first.decode()) >= max(since.values(), default=()):
+            return
         part = path.with_name(f".{path.name}")
         with path.open("rb") as lines, part.open("wb") as rest:
             for line in lines:
@@ -291,9 +300,7 @@ class Aside:
                 waiting.clear()
 
     def _table(self, relation: bytes) -> str:
-        if relation and relation not in self._tables:
-            self._tables[relation] = named(self._facts(relation.decode()))
-        return self._tables.get(relation, "")
+        return named(self._facts(relation.decode())) if relation else ""
 
 
 def named(facts: Mapping[str, Any]) -> str:
@@ -360,7 +367,7 @@ def field(value: bytes | None) -> bytes:
     ('a\\tb', '\\N')
     """
     if value is None:
-        return b"\\N"
+        return NULL
     return value.replace(b"\\", b"\\\\").replace(b"\t", b"\\t").replace(b"\n", b"\\n").replace(b"\r", b"\\r")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,12 +32,27 @@ _LIVE: Final = "public, max-age=5, stale-while-revalidate=5"
 EVENTS: Final = "public, max-age=59"
 
 
+#: Rows of a snapshot: the shape's handle, and the offset behind which they are.
+Place = tuple[str, Offset | None]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A body that is in a file."""
+
+    file: IO[bytes]
+    size: int
+
+    def __len__(self) -> int:
+        return self.size
+
+
 @dataclass(frozen=True)
 class Answer:
     """What is sent."""
 
     status: int
-    body: bytes = b""
+    body: bytes | Stored = b""
     headers: Mapping[str, str] = field(default_factory=dict)
     type: str = "application/json"
 
@@ -105,6 +120,22 @@ class Reply:
         begins = self.asked.begins or (self.asked.subset and not self.asked.handle)
         return self.history.base if begins and known is None else known
 
+    @property
+    def place(self) -> Place | None:
+        """The rows that are asked for, if it is those."""
+        asked, base = self.asked, self.base
+        if base is None or asked.now or asked.subset is not None:
+            return None
+        rows = asked.offset is None or asked.offset < SNAPSHOT_END
+        return (self.shape.handle(base), asked.offset) if rows else None
+
+    def following(self, answer: Answer) -> Reply | None:
+        """The request that a client makes after that answer, if it is for more rows."""
+        end = Offset.of(answer.headers.get("electric-offset", ""))
+        if end is None or end >= SNAPSHOT_END:
+            return None
+        return replace(self, asked=replace(self.asked, offset=end, handle=answer.headers["electric-handle"]))
+
     def must_refetch(self) -> Answer:
         """Tells the client to begin anew, and with what."""
         # The table may be another one than when the shape was asked for.
@@ -118,7 +149,14 @@ class Reply:
         try:
             return self._first()
         except Gone:
-            return self.must_refetch()
+            again = self._left()
+            return again._first() if self.asked.begins else again.must_refetch()
+
+    def _left(self) -> Reply:
+        """The same, after files were found to be gone that it needs."""
+        if self.base is not None:
+            self.history.leave(self.base)
+        return replace(self)
 
     def _first(self) -> Answer | None:
         asked, base = self.asked, self.base
@@ -126,13 +164,14 @@ class Reply:
             return self.must_refetch()
         if asked.subset is not None:
             return self._subset(base, asked.subset)
+        finished = self.history.finished
         if asked.now:
-            return self._changed(base, Part((), self.tail, complete=True))
-        if asked.offset is None or (asked.offset.tx == 0 and asked.offset < SNAPSHOT_END):
+            return self._changed(base, Part((), self.tail, complete=True), finished)
+        if asked.offset is None or asked.offset < SNAPSHOT_END:
             return self._rows(base, asked.offset.op if asked.offset else 0)
         self._within(asked.offset)
         part = self.shape.changes(base, asked.offset, self.chunk)
-        return None if asked.live and not part.messages else self._changed(base, part)
+        return None if asked.live and not part.messages else self._changed(base, part, finished)
 
     def _within(self, offset: Offset) -> None:
         """Raises Invalid if the offset is beyond the log. One number after its end is free."""
@@ -152,24 +191,19 @@ class Reply:
         assert asked.offset is not None
         return asked.offset >= SNAPSHOT_END and shape.known(self.base, asked.offset)
 
-    def changes(self) -> Answer | None:
-        """The answer to who waited, if there is something for it now."""
+    def changes(self, *, last: bool = False) -> Answer | None:
+        """The answer to who waited, if there is something for it now; the `last` one if there is nothing, too."""
         base, asked = self.base, self.asked
         assert base is not None
         assert asked.offset is not None
         if base < self.history.last_break:
             return self.must_refetch()
+        finished = self.history.finished
         try:
             part = self.shape.changes(base, asked.offset, self.chunk)
         except Gone:
-            return self.must_refetch()
-        return self._changed(base, part) if part.messages else None
-
-    def nothing(self) -> Answer:
-        """The answer to who waited for nothing."""
-        assert self.base is not None
-        assert self.asked.offset is not None
-        return self._changed(self.base, Part((), max(self.asked.offset, self.tail), complete=True))
+            return self._left().must_refetch()
+        return self._changed(base, part, finished) if part.messages or last else None
 
     def _rows(self, base: int, begin: int) -> Answer:
         body, rest = self.shape.snapshot(base, begin, self.chunk)
@@ -179,12 +213,12 @@ class Reply:
         kept = _FIRST if self.asked.begins else _LATER
         return self._answer(base, messages, end, kept, data=True)
 
-    def _changed(self, base: int, part: Part) -> Answer:
+    def _changed(self, base: int, part: Part, finished: int) -> Answer:
+        """`finished`: up to which number the part has all that was told of any table, as far as was known before it."""
         messages = [*part.messages]
         headers = {}
         if part.complete:
-            tx = self.history.steps[self.history.tip].tx
-            messages.append(self.shape.up_to_date(tx))
+            messages.append(self.shape.up_to_date(max(part.end.tx, finished)))
             headers["electric-up-to-date"] = ""
         if self.asked.live:
             headers["electric-cursor"] = str(self.cursor())
@@ -218,7 +252,6 @@ class Reply:
     # Subsets
 
     def _subset(self, base: int, subset: Subset) -> Answer:
-
         tip, facts = self.history.tip, self.shape.facts
         meets = _condition(subset.where, subset.params, facts, self.asked.queryable, "subset.where")
         found = []
@@ -238,7 +271,6 @@ class Reply:
         return Answer(200, body, headers)
 
     def _sorted(self, rows: pa.Table, subset: Subset) -> pa.Table:
-
         names = {each.name for each in self.shape.facts.columns}
         if self.asked.queryable:
             names &= set(self.asked.queryable)

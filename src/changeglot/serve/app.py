@@ -6,25 +6,29 @@ import asyncio
 import hmac
 import json
 import logging
+import os
 import signal
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from aiohttp import web
 
-from changeglot.serve.answers import EVENTS, Answer, Reply, invalid, refused
+from changeglot.serve.answers import EVENTS, Answer, Place, Reply, Stored, invalid, refused
 from changeglot.serve.asked import Invalid, asked
+from changeglot.serve.bodies import Bodies, stored
 from changeglot.serve.delta import Gone
-from changeglot.serve.lake import Lake, Served
+from changeglot.serve.lake import Busy, Lake, Served
 from changeglot.serve.options import Serve
+from changeglot.serve.overview import Overview
+from changeglot.serve.page import NO_PAGE, page
 from changeglot.serve.shapes import SNAPSHOT_END, Offset, Part
+from changeglot.serve.wire import Connection, Patience, Rates, Told, spelled
 
 if TYPE_CHECKING:
     from changeglot.apply.route import Rule
@@ -38,34 +42,19 @@ EXPOSED: Final = ", ".join(
 _CORS: Final = {
     "access-control-expose-headers": f"{EXPOSED}, retry-after, etag",
     "access-control-allow-methods": METHODS,
-    "vary": "origin",
+    "vary": "origin, authorization",
 }
 _ALLOWED: Final = "if-none-match, traceparent, content-type, authorization"
 #: Seconds of silence after which a stream of events says that it is there, and those after which it ends.
 _QUIET, _STREAM = 21, 60
 #: What is written in one go.
-_PIECE: Final = 1 << 18
+_PIECE: Final = 1 << 20
+#: What is written without waiting whether a client takes it.
+_SMALL: Final = 1 << 16
+#: Answers that are kept for others who wait for the same.
+_TOLD: Final = 1000
 #: Of a request's first line: a condition may be long.
 _LINE: Final = 1 << 16
-
-
-@dataclass
-class Rates:
-    """How often an address may ask."""
-
-    limit: int
-    left: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)
-
-    def takes(self, address: str) -> bool:
-        if not self.limit:
-            return True
-        now = time.monotonic()
-        left, at = self.left.pop(address, (float(self.limit), now))
-        left = min(float(self.limit), left + (now - at) * self.limit)
-        self.left[address] = (left - 1 if left >= 1 else left, now)
-        if len(self.left) > 10_000:
-            self.left.popitem(last=False)
-        return left >= 1
 
 
 class Server:
@@ -75,15 +64,26 @@ class Server:
         self.options = options
         self.pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="tables")
         self.lake = Lake(path, rules, options, self.work)
+        self.overview = Overview(self.lake)
+        self.pages = page() if options.page else NO_PAGE
+        #: What may be asked for without the secret.
+        self.open = {"/v1/health", *(self.pages if options.page else ())}
         self.rates = Rates(options.rate)
         self.requests = self.working = 0
+        #: Answers to those who waited for the last changes: most wait for the same.
+        self.told: dict[tuple[object, ...], bytes] = {}
+        self.patience = Patience(options.send_seconds)
+        self.bodies = Bodies(options.disk_mb << 20)
+        self.making: dict[Place, asyncio.Task[Answer]] = {}
         self.ending = asyncio.Event()
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=self.options.body_bytes, middlewares=[self._guarded])
         app.router.add_route("*", "/v1/shape", self._shape)
         app.router.add_get("/v1/health", self._health)
-        app.router.add_get("/", self._page)
+        app.router.add_get("/v1/tables", self._tables)
+        for path in self.pages:
+            app.router.add_get(path, self._page)
         return app
 
     async def work(self, call: Callable[[], Any]) -> Any:
@@ -102,6 +102,12 @@ class Server:
     async def _guarded(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
+        with self.patience.serving(request.transport):
+            return await self._answered(request, handler)
+
+    async def _answered(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
         if self.requests >= self.options.connections:
             return await self._send(request, _busy("concurrent_request_limit_exceeded", "Too many requests at once"))
         self.requests += 1
@@ -117,7 +123,7 @@ class Server:
             return await self._send(request, refused(413, {"message": "Request body is too large"}))
         except web.HTTPException as error:
             return await self._send(
-                request, Answer(error.status, b"Not found", {"cache-control": "no-store"}, "text/plain")
+                request, Answer(error.status, error.reason.encode(), {"cache-control": "no-store"}, "text/plain")
             )
         except (OSError, Gone) as error:
             logger.error("the tables cannot be read", extra={"why": str(error)})
@@ -128,7 +134,7 @@ class Server:
     def _refusal(self, request: web.Request) -> Answer | None:
         if not self.rates.takes(request.remote or ""):
             return refused(429, {"message": "Too many requests"}, **{"retry-after": "1"})
-        if self.options.secret and request.method != "OPTIONS" and request.path != "/v1/health":
+        if self.options.secret and request.method != "OPTIONS" and request.path not in self.open:
             given = request.query.get("secret") or request.query.get("api_secret") or ""
             scheme, _, token = request.headers.get("authorization", "").partition(" ")
             given = given or (token.strip() if scheme.lower() == "bearer" else "")
@@ -154,10 +160,18 @@ class Server:
         with _left(request):
             await response.prepare(request)
             if request.method != "HEAD":
-                for begin in range(0, len(answer.body), _PIECE):
-                    await self._write(response, answer.body[begin : begin + _PIECE])
+                await self._write_all(response, answer.body)
             await response.write_eof()
         return response
+
+    async def _write_all(self, response: web.StreamResponse, body: bytes | Stored) -> None:
+        for begin in range(0, len(body), _PIECE):
+            if isinstance(body, bytes):
+                piece = body[begin : begin + _PIECE]
+            else:
+                read = partial(os.pread, body.file.fileno(), _PIECE, begin)
+                piece = await asyncio.get_running_loop().run_in_executor(None, read)
+            await self._write(response, piece)
 
     async def _write(self, response: web.StreamResponse, piece: bytes) -> None:
         async with asyncio.timeout(self.options.send_seconds):
@@ -169,7 +183,10 @@ class Server:
         return await self._send(request, Answer(200, b'{"status":"active"}', {"cache-control": "no-cache, no-store"}))
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
-        return await self._send(request, Answer(200, b"", {"cache-control": "no-cache"}, "text/plain"))
+        return await self._send(request, self.pages[request.path])
+
+    async def _tables(self, request: web.Request) -> web.StreamResponse:
+        return await self._send(request, Answer(200, await self.overview.json(), {"cache-control": "no-cache"}))
 
     async def _shape(self, request: web.Request) -> web.StreamResponse:
         if request.method == "OPTIONS":
@@ -180,30 +197,100 @@ class Server:
             return await self._send(request, refused(405, told, allow=METHODS))
         if request.method not in ("GET", "HEAD", "POST"):
             return await self._send(request, refused(405, {"message": "Method not allowed"}, allow=METHODS))
-        found = asked(request.query, await _body(request) if request.method == "POST" else None)
+        found = asked(request.query, await self._body(request) if request.method == "POST" else None)
         served = await self.lake.table(found)
         shape = served.known(found) or await self.work(partial(served.shape, found))
         reply = Reply(shape, found, self.options.chunk_bytes, self.options.poll_seconds)
         if found.events and found.subset is None and found.offset and found.offset >= SNAPSHOT_END:
             return await self._events(request, served, reply)
-        answer = await self._answer(served, reply)
+        if (place := reply.place) is not None:
+            answer: Answer | None = await self._rows(place, reply)
+        else:
+            answer = await self._answer(request, served, reply)
+        if answer is None:
+            return Told(request)
         if request.method != "GET" and answer.status == 200:
             answer = replace(answer, headers={**answer.headers, "cache-control": "no-cache"})
         return await self._send(request, answer)
 
-    async def _answer(self, served: Served, reply: Reply) -> Answer:
+    async def _body(self, request: web.Request) -> Mapping[str, Any]:
+        """The JSON of a POST. Raises Invalid. Any: JSON."""
+        try:
+            async with asyncio.timeout(self.options.send_seconds):
+                content = await request.read()
+        except TimeoutError as error:
+            raise web.HTTPRequestTimeout from error
+        if not content.strip():
+            return {}
+        try:
+            told = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise Invalid("body", "is not JSON") from error
+        if not isinstance(told, dict):
+            raise Invalid("body", "is no object")
+        return told
+
+    async def _rows(self, place: Place, reply: Reply) -> Answer:
+        """Rows of a snapshot, made once for all who ask; those behind them are made while these are sent."""
+        answer = self.bodies.get(place)
+        if answer is None:
+            answer = await asyncio.shield(self._made(place, reply))
+        more = reply.following(answer)
+        if more is not None and more.place is not None and self.bodies.get(more.place) is None:
+            self._made(more.place, more)
+        return answer
+
+    def _made(self, place: Place, reply: Reply) -> asyncio.Task[Answer]:
+        if place not in self.making:
+            task = self.making[place] = asyncio.create_task(self._make(place, reply))
+            # Nobody may wait for it by then.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return self.making[place]
+
+    async def _make(self, place: Place, reply: Reply) -> Answer:
+        try:
+            answer: Answer = await self.work(lambda: stored(made) if (made := reply.first()) else made)
+            self.bodies.put(place, answer)
+            return answer
+        finally:
+            del self.making[place]
+
+    async def _answer(self, request: web.Request, served: Served, reply: Reply) -> Answer | None:
+        """None if it was sent while all who waited were told."""
         ends = time.monotonic() + self.options.poll_seconds
         seen = reply.history.tip
         answer: Answer | None = reply.first() if reply.known else await self.work(reply.first)
         while answer is None:
-            left = ends - time.monotonic()
-            if left <= 0 or self.ending.is_set():
-                return reply.nothing()
-            await served.changed(reply.shape, seen, left)
+            tell, left = partial(self._tell, request, reply), ends - time.monotonic()
+            if not self.ending.is_set() and await served.changed(reply.shape, seen, left, tell):
+                return None
             seen = reply.history.tip
+            look = partial(reply.changes, last=self.ending.is_set() or time.monotonic() >= ends)
             # Thousands wait for one shape: what was read for one of them is read for all.
-            answer = reply.changes() if reply.known else await self.work(reply.changes)
+            answer = look() if reply.known else await self.work(look)
         return answer
+
+    def _tell(self, request: web.Request, reply: Reply) -> bool:
+        """Writes the answer to who waits, past all that a request goes through, which takes ten times as long.
+
+        Thousands are told before the first of them asks again.
+        """
+        transport, headers = request.transport, request.headers
+        plain = request.method == "GET" and request.keep_alive and "if-none-match" not in headers
+        if not plain or transport is None or transport.is_closing() or self.ending.is_set() or not reply.known:
+            return False
+        asked, tip = reply.asked, reply.history.tip
+        key = (id(reply.shape), tip, asked.handle, asked.offset, asked.cursor, headers.get("origin"))
+        if (content := self.told.get(key)) is None:
+            answer = reply.changes()
+            if answer is None or isinstance(answer.body, Stored) or len(answer.body) > _SMALL:
+                return False
+            if len(self.told) >= _TOLD:
+                self.told.clear()
+            sent = {**self._allowed(request), **answer.headers}
+            content = self.told[key] = spelled(answer.status, sent, answer.type, answer.body)
+        transport.write(content)
+        return True
 
     async def _events(self, request: web.Request, served: Served, reply: Reply) -> web.StreamResponse:
         """Messages as they come, each an event; what cannot be followed is answered as any other request."""
@@ -215,7 +302,9 @@ class Server:
         assert base is not None
         assert offset is not None
         headers = {**reply.about(base, offset), "electric-cursor": str(reply.cursor()), "cache-control": EVENTS}
-        response = web.StreamResponse(headers={**self._allowed(request), **headers, "connection": "close"})
+        # nginx would hold events back until there are some kilobytes of them.
+        plain = {"connection": "close", "x-accel-buffering": "no"}
+        response = web.StreamResponse(headers={**self._allowed(request), **headers, **plain})
         response.content_type = "text/event-stream"
         with _left(request):
             await response.prepare(request)
@@ -239,8 +328,9 @@ class Server:
             if part.messages or first:
                 events = list(part.messages)
                 if part.complete:
-                    # Clients go on from the number that is told here, as if it had no changes of its own.
-                    events.append(shape.up_to_date(part.end.tx + 1))
+                    # Clients go on from the number that is told here, as if it had no changes of its own: the odd one
+                    # after the last version's, which it still is when they come back with it.
+                    events.append(shape.up_to_date(part.end.tx | 1))
                 await self._write(response, b"".join(b"data: " + each + b"\n\n" for each in events))
             offset, first = max(part.end, offset), False
             left = ends - time.monotonic()
@@ -265,26 +355,8 @@ def _left(request: web.Request) -> Iterator[None]:
             request.transport.abort()
 
 
-class Busy(Exception):
-    """More is asked for than can be read."""
-
-
 def _busy(code: str, message: str) -> Answer:
     return refused(503, {"code": code, "message": message}, **{"retry-after": "2"})
-
-
-async def _body(request: web.Request) -> Mapping[str, Any]:
-    """The JSON of a POST. Raises Invalid. Any: JSON."""
-    content = await request.read()
-    if not content.strip():
-        return {}
-    try:
-        told = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise Invalid("body", "is not JSON") from error
-    if not isinstance(told, dict):
-        raise Invalid("body", "is no object")
-    return told
 
 
 async def serve(
@@ -307,12 +379,13 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, server.ending.set)
-    site = web.TCPSite(runner, options.host, options.port, backlog=4096)
-    await site.start()
-    host, port = runner.addresses[0][:2]
+    assert runner.server is not None
+    accept = partial(Connection, runner.server, server.patience)
+    site = await loop.create_server(accept, options.host, options.port, backlog=4096, reuse_address=True)
+    host, port = site.sockets[0].getsockname()[:2]
     ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
     await server.ending.wait()
-    await site.stop()
+    site.close()
     server.lake.wake()
     await runner.cleanup()
     server.pool.shutdown(wait=False, cancel_futures=True)

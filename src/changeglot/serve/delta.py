@@ -34,6 +34,7 @@ _Z85: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:
 _B85: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
 _BYTES: Final = str.maketrans(_Z85, _B85)
 _MAGIC: Final = 1681511377
+_RECORDS: Final = re.compile(r'\{"numRecords":(\d+)')
 
 
 class Unreadable(ChangeglotError):
@@ -56,13 +57,15 @@ class Vector:
     place: str
     offset: int | None
     size: int
+    rows: int
 
     @classmethod
     def of(cls, told: Mapping[str, Any] | None) -> Vector | None:
         """Any: an action's JSON."""
         if not told:
             return None
-        return cls(told["storageType"], told["pathOrInlineDv"], told.get("offset"), int(told["sizeInBytes"]))
+        place, offset = told["pathOrInlineDv"], told.get("offset")
+        return cls(told["storageType"], place, offset, int(told["sizeInBytes"]), int(told["cardinality"]))
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,8 @@ class File:
 
     path: str
     deleted: Vector | None
+    #: How many rows it has, deleted ones too, if the log tells; who removes a file does not say.
+    records: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,8 @@ class Commit:
     metadata: Metadata | None = None
     #: Who wrote which batch, as Delta's transaction identifiers tell.
     mark: tuple[str, int] | None = None
+    #: When, in milliseconds of Unix, by the clock of who wrote it.
+    at: int | None = None
 
 
 @dataclass(frozen=True)
@@ -182,17 +189,25 @@ class DeltaLog:
         """The newest version; None if there is no table."""
         return max((version for version, _, _ in self._listed()), default=None)
 
+    def _checkpoints(self) -> dict[int, list[str]]:
+        """The names of checkpoints that are there with all their parts, by version."""
+        begun: dict[int, list[str]] = {}
+        for version, kind, name in self._listed():
+            if kind != "json":
+                begun.setdefault(version, []).append(name)
+        return {version: names for version, names in begun.items() if len(names) == _parts(names[0])}
+
+    def earliest(self) -> int:
+        """The first version whose state can be told: Delta removes old commits and leaves some that tell no state."""
+        return 0 if self.commit(0) else min(self._checkpoints(), default=0)
+
     def state(self, version: int) -> State:
         """The table at that version."""
-        begun: dict[int, list[str]] = {}
-        for at, kind, name in self._listed():
-            if kind != "json" and at <= version:
-                begun.setdefault(at, []).append(name)
-        whole = [at for at, names in begun.items() if len(names) == _parts(names[0])]
+        whole = {at: names for at, names in self._checkpoints().items() if at <= version}
         metadata: Metadata | None = None
         held: dict[str, File] = {}
         if whole:
-            for name in begun[max(whole)]:
+            for name in whole[max(whole)]:
                 metadata = self._checkpoint(name, held) or metadata
         for number in range(max(whole, default=-1) + 1, version + 1):
             content = self._bytes(f"_delta_log/{number:020}.json")
@@ -205,7 +220,6 @@ class DeltaLog:
         return State(version, metadata, tuple(held[path] for path in sorted(held)))
 
     def _checkpoint(self, name: str, held: dict[str, File]) -> Metadata | None:
-
         with self.files.open_input_file(f"{self.root}/_delta_log/{name}") as file:
             read = pq.ParquetFile(file)
             wanted = {"add", "metaData", "protocol"} & {field.name for field in read.schema_arrow}
@@ -234,7 +248,6 @@ class DeltaLog:
         return found
 
     def _read(self, path: str, columns: Sequence[Column]) -> pa.Table:
-
         try:
             with self.files.open_input_file(f"{self.root}/{path}") as file:
                 read = pq.ParquetFile(file, coerce_int96_timestamp_unit="us")
@@ -249,6 +262,14 @@ class DeltaLog:
             for each in columns
         ]
         return pa.table(made, names=[each.name for each in columns]).combine_chunks()
+
+    def count(self, file: File) -> int:
+        """How many rows it has that are not deleted; it is looked into only if the log does not tell."""
+        records = file.records
+        if records is None:
+            with self.files.open_input_file(f"{self.root}/{file.path}") as opened:
+                records = int(pq.ParquetFile(opened).metadata.num_rows)
+        return records - (file.deleted.rows if file.deleted else 0)
 
     def deleted(self, vector: Vector) -> list[int]:
         """The places of deleted rows in a file, from 0."""
@@ -281,7 +302,8 @@ def _file(told: Mapping[str, Any]) -> File:
     path = unquote(told["path"])
     if "://" in path or path.startswith(("/", "file:")) or ".." in path.split("/"):
         raise Unreadable("a file of the table lies outside of it")
-    return File(path, Vector.of(told.get("deletionVector")))
+    records = _RECORDS.match(told.get("stats") or "")
+    return File(path, Vector.of(told.get("deletionVector")), int(records[1]) if records else None)
 
 
 def _known(told: Mapping[str, Any]) -> None:
@@ -311,8 +333,9 @@ def commit(version: int, actions: Iterator[Mapping[str, Any]]) -> Commit:
     added: list[File] = []
     removed: list[File] = []
     marks: list[tuple[str, int]] = []
-    metadata = None
+    metadata = at = None
     for action in actions:
+        at = action.get("commitInfo", {}).get("timestamp", at)
         if "protocol" in action:
             _known(action["protocol"])
         for kind, found in (("add", added), ("remove", removed)):
@@ -322,7 +345,7 @@ def commit(version: int, actions: Iterator[Mapping[str, Any]]) -> Commit:
             metadata = Metadata.of(action["metaData"])
         if "txn" in action:
             marks.append((action["txn"]["appId"], int(action["txn"]["version"])))
-    return Commit(version, tuple(added), tuple(removed), metadata, marks[0] if marks else None)
+    return Commit(version, tuple(added), tuple(removed), metadata, marks[0] if marks else None, at)
 
 
 def arrow(kind: str) -> pa.DataType:

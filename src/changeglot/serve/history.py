@@ -116,6 +116,10 @@ class History:
         self.lowest = self.tip = -1
         #: The last version known at which shapes ended; -1 if none is.
         self.last_break = -1
+        #: All that was told of any table up to this number is in the versions of this one.
+        self.finished = 0
+        #: New shapes do not begin before this version: files of those before it are gone.
+        self.whole = -1
         self._sure = time.monotonic()
         self._diffs: OrderedDict[int, Diff] = OrderedDict()
         self._states: OrderedDict[int, State] = OrderedDict()
@@ -136,7 +140,9 @@ class History:
                 latest = self.log.latest()
                 if latest is None:
                     raise Unreadable("there is no such table")
-                self._load(self._anchor(latest // self.every * self.every, latest), latest)
+                earliest = self.log.earliest()
+                wanted = max(latest // self.every * self.every, earliest)
+                self._load(self._anchor(wanted, latest, earliest), latest)
                 return True
             if time.monotonic() - self._sure > _SURE and not self._same():
                 raise Replaced("the table was removed, or made anew")
@@ -150,6 +156,10 @@ class History:
             if found:
                 self._forget()
             return found
+
+    def finish(self, told: tuple[str, int] | None) -> None:
+        """Who writes has said which batch all its tables have. It was looked at before the versions were."""
+        self.finished = _number(told[1] + 1) - 1 if told and told[0] == self.facts.writer else 0
 
     def _same(self) -> bool:
         """Is it still the table that was read?"""
@@ -167,7 +177,7 @@ class History:
     def _load(self, lowest: int, latest: int) -> None:
         """Reads the versions from `lowest`, an anchor, up to the first that is known or the latest."""
         first = self._commit(lowest)
-        mark = _marked(first)
+        mark = marked(first)
         facts = Facts.of(self.state(lowest).metadata, mark and mark[0])
         batch = mark[1] if mark else -1
         steps = {lowest: Step(first, facts, _number(batch), batch, mark is not None, broken=False)}
@@ -186,7 +196,7 @@ class History:
         return found
 
     def _next(self, commit: Commit, before: Step) -> Step:
-        mark = _marked(commit)
+        mark = marked(commit)
         writer = mark[0] if mark else before.facts.writer
         facts = before.facts
         if commit.metadata or writer != facts.writer:
@@ -202,20 +212,20 @@ class History:
             tx = 0 if broken else before.tx + _STEP
         return Step(commit, facts, tx, batch, start, broken)
 
-    def _anchor(self, wanted: int, latest: int) -> int:
-        """The first version from `wanted` on that begins a batch, else the last before it that does, else the first."""
+    def _anchor(self, wanted: int, latest: int, earliest: int = 0) -> int:
+        """The first version from `wanted` on that begins a batch, else the last before it, else the first there is."""
         before = self._run(wanted - 1)
         for version in range(wanted, latest + 1):
             if (commit := self.log.commit(version)) is None:
                 continue
-            mark = _marked(commit)
+            mark = marked(commit)
             if mark and mark != before:
                 return version
             before = mark or before
         version = wanted
-        while version > 0 and (commit := self.log.commit(version - 1)) is not None:
+        while version > earliest and (commit := self.log.commit(version - 1)) is not None:
             version -= 1
-            mark = _marked(commit)
+            mark = marked(commit)
             if mark and mark != self._run(version - 1):
                 return version
         return version
@@ -225,7 +235,7 @@ class History:
         while version >= 0:
             if (commit := self.log.commit(version)) is None:
                 return None
-            if mark := _marked(commit):
+            if mark := marked(commit):
                 return mark
             version -= 1
         return None
@@ -236,13 +246,18 @@ class History:
         window = self.tip // self.every
         broken = self.last_break
         while window >= 0:
-            begin = max(window * self.every, broken, self.lowest)
+            begin = max(window * self.every, broken, self.lowest, self.whole)
             for version in range(begin, self.tip + 1):
-                step = self.steps[version]
-                if version == broken or step.start or version == self.lowest:
+                if version in (broken, self.lowest, self.whole) or self.steps[version].start:
                     return version
             window -= 1
         return self.lowest
+
+    def leave(self, version: int) -> None:
+        """Files of that version or of later ones are gone: shapes that would begin with it begin with the newest."""
+        with self._lock:
+            if self.base <= version:
+                self.whole = self.tip
 
     def reach(self, version: int) -> None:
         """Reads back as far as that version. Raises Gone if that is more than is kept."""
@@ -283,7 +298,6 @@ class History:
             return self._diffs[version]
 
     def _compared(self, step: Step) -> Diff:
-
         gone, come = self._gathered(step, "gone"), self._gathered(step, "come")
         gone_keys, come_keys = self.keys(gone, step.facts), self.keys(come, step.facts)
         only = pc.indices_nonzero(pc.invert(pc.is_in(gone_keys, value_set=come_keys)))
@@ -339,7 +353,7 @@ def _alive(rows: pa.Table, facts: Facts) -> pa.Table:
     return rows.filter(pc.invert(pc.fill_null(rows.column(DELETED), False))).drop_columns([DELETED])
 
 
-def _marked(commit: Commit) -> tuple[str, int] | None:
+def marked(commit: Commit) -> tuple[str, int] | None:
     """Who wrote which batch: the name of the pipeline and of its checkpoint."""
     if commit.mark is None or _REPLAY.search(commit.mark[0]):
         return None

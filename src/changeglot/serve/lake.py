@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -21,7 +23,8 @@ from changeglot.serve.delta import Cache, DeltaLog, Gone, Replaced, Unreadable
 from changeglot.serve.history import History
 from changeglot.serve.options import Serve
 from changeglot.serve.shapes import Definition, Shape
-from changeglot.sinks.base import safe
+from changeglot.sinks.base import safe, unescaped
+from changeglot.sinks.delta import FINISHED
 from changeglot.tables import matches
 
 logger = logging.getLogger(__name__)
@@ -32,6 +35,19 @@ Work = Callable[[Callable[[], Any]], Awaitable[Any]]
 _SHAPES = 10_000
 #: Ends of the names of tables that stand beside those of current rows.
 _BESIDE = ("__log", "__history", "__ended")
+#: Folders of a lake that hold what is ours alone.
+_OWN = ("changeglot", "_changeglot")
+#: Tells who waits what has changed, at once; false if that takes more than a moment.
+Tell = Callable[[], bool]
+
+
+class Busy(Exception):
+    """More is asked for than can be read."""
+
+
+def _settle(future: asyncio.Future[bool]) -> None:
+    if not future.done():
+        future.set_result(False)
 
 
 @dataclass
@@ -41,8 +57,10 @@ class Served:
     history: History
     look: float
     work: Work
+    #: Which batch of a writer all tables have, by what it is known by.
+    finished: Callable[[str], tuple[str, int] | None]
     shapes: OrderedDict[tuple[Definition, tuple[str, ...]], Shape] = field(default_factory=OrderedDict)
-    waiting: dict[int, tuple[Shape, set[asyncio.Future[None]]]] = field(default_factory=dict)
+    waiting: dict[int, tuple[Shape, dict[asyncio.Future[bool], Tell]]] = field(default_factory=dict)
     looked: float = 0.0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     tail: asyncio.Task[None] | None = None
@@ -56,8 +74,16 @@ class Served:
         async with self.lock:
             if began - self.looked > self.look or (asked and self._behind(asked)):
                 begun = time.monotonic()
-                await self.work(self.history.advance)
+                await self.work(self._advance)
                 self.looked = begun
+
+    def _advance(self) -> None:
+        if self.history.tip < 0:
+            self.history.advance()
+        writer = self.history.facts.writer
+        told = self.finished(writer) if writer else None
+        self.history.advance()
+        self.history.finish(told)
 
     def _behind(self, asked: Asked) -> bool:
         if self.history.tip < 0:
@@ -79,52 +105,52 @@ class Served:
             self.shapes.popitem(last=False)
         return found
 
-    async def changed(self, shape: Shape, seen: int, seconds: float) -> None:
-        """Waits until a version after `seen` has something for the shape, at most so long."""
+    async def changed(self, shape: Shape, seen: int, seconds: float, tell: Tell = lambda: False) -> bool:
+        """Waits until a version after `seen` has something for the shape, at most so long; gives what `tell` gave."""
         if self.history.tip != seen or seconds <= 0:
-            return
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        _, futures = self.waiting.setdefault(id(shape), (shape, set()))
-        futures.add(future)
+            return False
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        _, tells = self.waiting.setdefault(id(shape), (shape, {}))
+        tells[future] = tell
         if self.tail is None or self.tail.done():
-            self.tail = asyncio.create_task(self._follow())
+            self.tail = asyncio.create_task(self._follow(seen))
+        # No task of its own: thousands wait.
+        timer = asyncio.get_running_loop().call_later(seconds, _settle, future)
         try:
-            await asyncio.wait_for(future, seconds)
-        except TimeoutError:
-            pass
+            return await future
         finally:
-            futures.discard(future)
-            if not futures:
+            timer.cancel()
+            tells.pop(future, None)
+            if not tells:
                 self.waiting.pop(id(shape), None)
 
     def wake(self) -> None:
         """All who wait."""
-        for _, futures in self.waiting.values():
-            for future in futures:
-                if not future.done():
-                    future.set_result(None)
+        for _, tells in self.waiting.values():
+            for future in tells:
+                _settle(future)
 
-    async def _follow(self) -> None:
-        """Looks for new versions for as long as somebody waits."""
+    async def _follow(self, tip: int) -> None:
+        """Tells who waits of the versions after `tip`, whoever reads them first, for as long as somebody waits."""
         while self.waiting:
             await asyncio.sleep(self.look)
-            tip = self.history.tip
             try:
                 await self.refresh()
                 if self.history.tip == tip:
                     continue
+                known, tip = tip, self.history.tip
                 shapes = [shape for shape, _ in self.waiting.values()]
-                concerned = await self.work(partial(self._concerned, shapes, tip))
-            except (Unreadable, Gone, Replaced, OSError) as error:
+                concerned = await self.work(partial(self._concerned, shapes, known))
+            except (Busy, Unreadable, Gone, Replaced, OSError) as error:
                 # Who waits is told by what it asks next.
                 logger.warning("a table cannot be followed", extra={"table": self.history.name, "why": str(error)})
                 self.wake()
                 await asyncio.sleep(1)
                 continue
             for number in concerned:
-                for future in self.waiting.get(number, (None, ()))[1]:
+                for future, tell in self.waiting[number][1].items() if number in self.waiting else ():
                     if not future.done():
-                        future.set_result(None)
+                        future.set_result(tell())
 
     def _concerned(self, shapes: Sequence[Shape], tip: int) -> list[int]:
         """The shapes for which the versions after `tip` have something."""
@@ -151,7 +177,7 @@ class Lake:
     def may(self, place: tuple[str, ...]) -> bool:
         """Is it a table of current rows that the pipeline fills, and one that may be asked for?"""
         name = ".".join(place)
-        if place[-1].endswith(_BESIDE) or place[0] in ("changeglot", "_changeglot"):
+        if place[-1].endswith(_BESIDE) or place[0] in _OWN:
             return False
         filled = any("scd1" in rule.mode and matches(_pattern(rule), name) for rule in self.rules)
         return filled and any(matches(pattern, name) for pattern in self.options.tables)
@@ -181,11 +207,42 @@ class Lake:
         return served
 
     def _served(self, place: tuple[str, ...]) -> Served:
-        log = DeltaLog(self.files, self._folder(place), self.cache)
         relation = (place[-2] if len(place) > 1 else self.options.schema, place[-1])
         options = self.options
-        history = History(log, relation, every=max(1, options.snapshot_every), keep=options.keep_versions)
-        return Served(history, options.look_ms / 1000, self.work)
+        history = History(self.log(place), relation, every=max(1, options.snapshot_every), keep=options.keep_versions)
+        return Served(history, options.look_ms / 1000, self.work, self._finished)
+
+    def _finished(self, writer: str) -> tuple[str, int] | None:
+        """The last batch that all tables have of whoever writes now under that name; None if it is not known."""
+        folder = "/".join((self.root, *FINISHED, safe(writer.rpartition("/")[0])))
+        listed = self.files.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+        batch = max((int(each.base_name) for each in listed if each.base_name.isdecimal()), default=None)
+        if batch is None:
+            return None
+        with suppress(FileNotFoundError), self.files.open_input_file(f"{folder}/{batch}") as file:
+            return json.loads(file.read()), batch
+        return None
+
+    def log(self, place: tuple[str, ...]) -> DeltaLog:
+        return DeltaLog(self.files, self._folder(place), self.cache)
+
+    def places(self) -> list[tuple[str, ...]]:
+        """All tables that may be asked for, by name."""
+        found: list[tuple[str, ...]] = []
+        folders: list[tuple[str, ...]] = [()]
+        # A name has three parts at most.
+        for _ in range(3):
+            below = [(*folder, name) for folder in folders for name in self._folders(folder)]
+            tables = [place for place in below if self._is_there(place)]
+            found += filter(self.may, tables)
+            folders = [place for place in below if place[0] not in _OWN and place not in tables]
+        return sorted(found)
+
+    def _folders(self, place: tuple[str, ...]) -> list[str]:
+        """The names whose folders are in that of a place."""
+        listed = self.files.get_file_info(fs.FileSelector(self._folder(place), allow_not_found=True))
+        names = {each.base_name: unescaped(each.base_name) for each in listed if each.type == fs.FileType.Directory}
+        return [name for folder, name in names.items() if safe(name) == folder]
 
     def _folder(self, place: tuple[str, ...]) -> str:
         return "/".join((self.root, *map(safe, place)))
@@ -201,7 +258,6 @@ class Lake:
         return [place for place in tried if self.may(place) and self._is_there(place)]
 
     def _is_there(self, place: tuple[str, ...]) -> bool:
-
         return bool(self.files.get_file_info(f"{self._folder(place)}/_delta_log").type == fs.FileType.Directory)
 
     def wake(self) -> None:

@@ -156,11 +156,11 @@ class Shape:
     def lines(self, rows: pa.Table, headers: str = "") -> pa.Array:
         """LARGE_STRING of each row: its message, and a comma."""
         rows = rows.combine_chunks()
-        parts: list[pa.Array | str] = ['{"key":', spelling.quoted(self.history.keys(rows, self.facts)), ',"value":{']
+        parts: list[pa.Array | str] = ['{"key":', *spelling.pieces(self.history.keys(rows, self.facts)), ',"value":{']
         for number, name in enumerate(self.columns):
             values = rows.column(name).combine_chunks()
             parts += [f"{',' if number else ''}{json.dumps(name, ensure_ascii=False)}:"]
-            parts += [spelling.quoted(spelling.texts(values))]
+            parts += spelling.pieces(spelling.texts(values))
         parts.append(f'}},"headers":{{"operation":"insert","relation":{self._relation}{headers}}}}},')
         return spelling.beside(*parts)
 
@@ -202,7 +202,6 @@ class Shape:
         return known
 
     def _told_of(self, diff: Diff) -> Iterator[tuple[Offset, bytes]]:
-
         was, now = diff.had, diff.has
         if self.meets:
             was = pc.and_(was, pc.fill_null(self.meets(diff.old), False))

@@ -17,6 +17,8 @@ TYPES = {
     "double": "float8", "boolean": "bool", "binary": "bytea", "date": "date", "timestamp": "timestamptz",
     "timestamp_ntz": "timestamp",
 }  # fmt: skip
+#: Bytes that JSON has no plain character for.
+_CONTROLS = bytes(range(0x20))
 
 
 def texts(values: pa.Array) -> pa.Array:
@@ -33,25 +35,36 @@ def texts(values: pa.Array) -> pa.Array:
         plain = pc.and_(pc.greater_equal(size, 1e-4), pc.less(size, 1e6))
         limit = 6 if of.is_float32(kind) else 15
         return _mended(short, pc.or_(plain, pc.equal(size, 0)), lambda each: _float(each, limit))
+    if of.is_timestamp(kind):
+        return _moments(values)
     made = pc.cast(values, text)
     if of.is_decimal(kind):
         return _mended(made, pc.invert(pc.match_substring(made, "E")), lambda each: f"{Decimal(each):f}")
-    if of.is_timestamp(kind):
-        made = pc.replace_substring_regex(made, "Z$", "")
-        made = pc.replace_substring_regex(made, r"\.?0*$", "") if _fraction(kind) else made
-        return beside(made, "+00") if kind.tz else made
     return made
+
+
+def _moments(values: pa.Array) -> pa.Array:
+    """Of timestamps: PostgreSQL writes no zeros at the end of a fraction."""
+    kind, text = values.type, pa.large_string()
+    local = values.cast(pa.timestamp(kind.unit)) if kind.tz else values
+    whole = pc.floor_temporal(local, unit="second")
+    if pc.all(pc.equal(whole, local)).as_py() is not False:
+        made = pc.cast(whole.cast(pa.timestamp("s")), text)
+    else:
+        made = pc.replace_substring_regex(pc.cast(local, text), r"\.?0*$", "")
+    return beside(made, "+00") if kind.tz else made
 
 
 def beside(*parts: pa.Array | str) -> pa.Array:
     """LARGE_STRING: the texts of each row one after the other; NULL where one is."""
-    each = [pa.scalar(part, pa.large_string()) if isinstance(part, str) else part for part in parts]
+    few: list[pa.Array | str] = []
+    for part in parts:
+        if isinstance(part, str) and few and isinstance(few[-1], str):
+            few[-1] += part
+        else:
+            few.append(part)
+    each = [pa.scalar(part, pa.large_string()) if isinstance(part, str) else part for part in few]
     return pc.binary_join_element_wise(*each, pa.scalar("", pa.large_string()))
-
-
-def _fraction(kind: pa.DataType) -> bool:
-    """Does Arrow write digits after the second? Without them the zeros of a whole minute would be taken for some."""
-    return str(kind.unit) != "s"
 
 
 def _mended(made: pa.Array, good: pa.Array, mend: Callable[[str], str]) -> pa.Array:
@@ -81,13 +94,22 @@ def _float(text: str, limit: int) -> str:
 
 def quoted(values: pa.Array) -> pa.Array:
     """LARGE_STRING, never NULL: the texts in JSON."""
-    fine = pc.invert(pc.match_substring_regex(values, r'["\\\x00-\x1f]'))
-    made = beside('"', values, '"')
-    bad = pc.invert(pc.fill_null(fine, True))
-    if pc.any(bad).as_py():
-        dumped = [json.dumps(each, ensure_ascii=False) for each in values.filter(bad).to_pylist()]
+    return beside(*pieces(values))
+
+
+def pieces(values: pa.Array) -> list[pa.Array | str]:
+    """What `beside` makes the texts in JSON of."""
+    content, made = joined(values), values
+    # All texts are looked at at once: most hold nothing that is written otherwise.
+    if b"\\" in content:
+        made = pc.replace_substring(made, "\\", "\\\\")
+    if b'"' in content:
+        made = pc.replace_substring(made, '"', '\\"')
+    if len(content.translate(None, _CONTROLS)) < len(content):
+        bad = pc.fill_null(pc.match_substring_regex(values, r"[\x00-\x1f]"), False)
+        dumped = [json.dumps(each, ensure_ascii=False)[1:-1] for each in values.filter(bad).to_pylist()]
         made = pc.replace_with_mask(made, bad, pa.array(dumped, made.type))
-    return pc.fill_null(made, "null")
+    return [pc.fill_null(beside('"', made, '"'), "null")] if made.null_count else ['"', made, '"']
 
 
 def keys(relation: str, key: Sequence[pa.Array], length: int) -> pa.Array:

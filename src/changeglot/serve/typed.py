@@ -46,7 +46,6 @@ def call(name: str, *parts: Value, **options: Any) -> Value:
     """One of Arrow's functions over the parts. Any: its options."""
 
     def called(rows: pa.Table) -> Any:
-
         return getattr(pc, name)(*(part(rows) for part in parts), **options)
 
     return called
@@ -56,7 +55,6 @@ def all_of(name: str, parts: Sequence[Value]) -> Value:
     """One of Arrow's functions of two over all parts, one after the other."""
 
     def called(rows: pa.Table) -> Any:
-
         return reduce(getattr(pc, name), (part(rows) for part in parts))
 
     return called
@@ -171,7 +169,6 @@ def cast(part: Typed, family: str) -> Typed:
 
 def _spelled(value: Value) -> Value:
     def spelled(rows: pa.Table) -> Any:
-
         made = value(rows)
         if isinstance(made, pa.Scalar):
             return spelling.texts(pa.array([made.as_py()], made.type))[0]

@@ -324,7 +324,6 @@ class _Compiler:
         return Typed("boolean", call("match_substring_regex", self.text(node.this).value, pattern=whole))
 
     def _beside(self, node: exp.DPipe) -> Typed:
-
         parts = [cast(settled(self.part(each)), "text").value for each in (node.this, node.expression)]
         empty = pa.scalar("", pa.large_string())
         return Typed("text", call("binary_join_element_wise", *parts, lambda _: empty))

@@ -45,6 +45,17 @@ def safe(name: str) -> str:
     return escaped if escaped.strip(". ") else "".join(f"~{byte:02X}" for byte in name.encode())
 
 
+def unescaped(name: str) -> str:
+    """What `safe` made the name of.
+
+    >>> unescaped("a~2F..~2Fb"), unescaped(safe("Zoë~2F")), unescaped("~FF")
+    ('a/../b', 'Zoë~2F', '\ufffd')
+    """
+    return re.sub(
+        "(?:~[0-9A-F]{2})+", lambda found: bytes.fromhex(found[0].replace("~", " ")).decode("utf-8", "replace"), name
+    )
+
+
 def literal(text: str) -> str:
     r"""The text in SQL, where no parameter may stand: it is that text and nothing else.
 
@@ -126,6 +137,9 @@ class LakeSink(ABC):
     @abstractmethod
     def marks(self, mark: Mark) -> Mapping[str, str]:
         """Options of a writer by which its commit bears the mark, in the table's own transaction."""
+
+    def finish(self, spark: SparkSession, pipeline: str, mark: Mark) -> None:  # noqa: B027  # Most have nobody to tell.
+        """Lets those who serve the tables know that all have the batch, also those that it did not change."""
 
     @abstractmethod
     def tidy(self, spark: SparkSession, table: str, hours: int) -> None:

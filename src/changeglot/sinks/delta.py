@@ -9,6 +9,8 @@ from typing import ClassVar
 from pyspark.sql import SparkSession
 
 from changeglot.columns import quoted
+from changeglot.notes import Notes
+from changeglot.settings import configured
 from changeglot.sinks.base import UNORDERED, LakeSink, Mark, assigned, declared, safe
 
 _PROPERTIES = {
@@ -18,6 +20,8 @@ _PROPERTIES = {
     # Any name, and columns that can be renamed and dropped.
     "delta.columnMapping.mode": "name",
 }
+#: A folder beside the tables, and one in it for each pipeline: notes of the last batches that all its tables have.
+FINISHED = ("changeglot", "batches")
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,13 @@ class Delta(LakeSink):
     def marks(self, mark: Mark) -> Mapping[str, str]:
         return {"txnAppId": mark.writer, "txnVersion": str(mark.batch)}
 
+    def finish(self, spark: SparkSession, pipeline: str, mark: Mark) -> None:
+        folder = "/".join((self.path.rstrip("/"), *FINISHED, safe(pipeline)))
+        Notes(spark, folder).write(mark.batch, mark.writer)
+
     def tidy(self, spark: SparkSession, table: str, hours: int) -> None:
         spark.sql(f"OPTIMIZE {table}")
-        spark.sql(f"VACUUM {table} RETAIN {hours} HOURS")
+        # It lists the table's folder by ten thousand tasks otherwise, however small that is.
+        tasks = str(4 * spark.sparkContext.defaultParallelism)
+        with configured(spark, {"spark.sql.sources.parallelPartitionDiscovery.parallelism": tasks}):
+            spark.sql(f"VACUUM {table} RETAIN {hours} HOURS")

@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -187,7 +187,7 @@ class Captured(MessageSource):
     @property
     def _relations(self) -> list[tuple[str, bytes]]:
         """The relations of the spool, by their names in lines."""
-        return [(path.stem, path.read_bytes()) for path in (self.folder / "relations").glob("*.json")]
+        return [(path.stem, _content(path)) for path in (self.folder / "relations").glob("*.json")]
 
     @property
     def latest(self) -> Column:
@@ -224,6 +224,10 @@ class Captured(MessageSource):
             F.col("file_modification_time").alias(TAKEN),
         )
         return lines.join(F.broadcast(relations), "__relation", "left").drop("__relation")
+
+
+#: Of a relation's file, which is named by it: no batch reads it again.
+_content = cache(Path.read_bytes)
 
 
 def _said(problem: Exception) -> ChangeglotError:
