@@ -18,6 +18,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from conftest import Run
+from killed import LAKE
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from shop import Shop
@@ -27,10 +29,12 @@ from test_serve import PATIENCE, Shopping, serving
 
 from changeglot import cli, config
 from changeglot.electric.client import Server, Shape
-from changeglot.electric.datasource import Followed, Spot, Stretch, Waiting
+from changeglot.electric.datasource import EndingStream, Followed, Spot, Stretch, Waiting
 from changeglot.errors import ChangeglotError, ConfigError, Unreachable
 from changeglot.model import Op
 from changeglot.pipeline import Pipeline
+from changeglot.sinks.base import LakeSink
+from changeglot.sinks.delta import Delta
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "electric-to-delta.yaml"
 #: Refuses every handle but that of the newest rows.
@@ -117,72 +121,69 @@ def test_a_mirror_follows_changes_a_restart_of_the_server_and_rotations(spark: S
         mirror = ended(spark, content)
         assert stored(spark, mirror, *place) == rows(made)
         (first,) = spots(mirror).values()
-        for changes in (0, 12):
-            made.go_on(changes)
-            ended(spark, content)
-            assert stored(spark, mirror, *place) == rows(made)
+        ended(spark, content)
         # Where nothing comes nothing is done.
-        assert batches(mirror) == 2
+        assert batches(mirror) == 1
         server.kill()
-        made.go_on(12)
+    made.go_on(12)
     with serving(made, server.port):
         ended(spark, content)
         assert stored(spark, mirror, *place) == rows(made)
         (now,) = spots(mirror).values()
         # It went on where it was.
         assert (now.handle, now.epoch) == (first.handle, first.epoch)
+        assert now.offset != first.offset
     assert replayed(spark, mirror, *place) == told(made)
-    gone, *_ = rows(made)
-    drop(made, [gone])
+    drop(made, list(rows(made)))
     with serving(made, server.port, **STRICT):
+        # A table that is empty tells of no row, and what the mirror has is gone all the same.
         ended(spark, content)
-        assert gone not in stored(spark, mirror, *place)
-        assert stored(spark, mirror, *place) == rows(made)
+        assert stored(spark, mirror, *place) == {}
         (anew,) = spots(mirror).values()
         assert anew.epoch > first.epoch
         assert anew.handle != first.handle
-        # A table that is empty tells of no row, and what the mirror has is gone all the same.
-        drop(made, list(rows(made)))
-        ended(spark, content)
-        assert stored(spark, mirror, *place) == {}
         made.go_on(9)
         ended(spark, content)
-        assert stored(spark, mirror, *place) == rows(made) != {}
+        assert stored(spark, mirror, *place) == rows(made)
         assert replayed(spark, mirror, *place) == told(made)
         # Without the checkpoint all is read again, and what was deleted meanwhile goes.
-        drop(made, [min(rows(made))])
+        gone, *left = rows(made)
+        assert left
+        drop(made, [gone])
         again = ended(spark, {**content, "checkpoint": str(tmp_path / "another")})
         assert stored(spark, again, *place) == rows(made)
 
 
 def test_shapes_of_conditions_and_columns_are_followed_live_batch_by_batch(spark: SparkSession, tmp_path: Path) -> None:
-    made = Shopping(spark, tmp_path, "live", Shop(6, "live", ("orders", "items"), keys=12))
-    made.go_on(30)
+    made = Shopping(spark, tmp_path, "live", Shop(6, "live", ("orders", "items"), keys=8))
+    made.go_on(24)
     tables = [
-        {"table": "live.orders", "where": "id < $1 AND name IS NOT NULL", "params": ["9"], "replica": "default"},
+        {"table": "live.orders", "where": "id < $1 AND name IS NOT NULL", "params": ["6"], "replica": "default"},
         {"table": "live.items", "columns": ["id", "amount"]},
     ]
 
     def expected() -> tuple[Any, Any]:
         """Any: rows."""
-        some = {key: row for key, row in rows(made).items() if key < 9 and row["name"] is not None}
+        some = {key: row for key, row in rows(made).items() if key < 6 and row["name"] is not None}
         return some, {key: {n: row[n] for n in ("id", "amount")} for key, row in rows(made, "items").items()}
 
     with serving(made, **SMALL) as server:
         for live in ("long-poll", "sse"):
             content = words(made, server.url, tables=tables, live=live, max_per_batch=3)
-            mirror = config.pipeline(content, "")
+            mirror = config.pipeline({**content, "tables": [{"match": "*", "mode": "scd1"}]}, "")
             query = mirror.run(spark, once=False)
             try:
-                for changes in (0, 12, 12):
-                    made.go_on(changes)
-                    until(partial(found, spark, mirror), expected(), query)
+                until(partial(found, spark, mirror), expected(), query)
+                # The first rows alone are several batches.
+                assert batches(mirror) > 1
+                before = expected()
+                made.go_on(10)
+                assert all(one != other for one, other in zip(before, expected(), strict=True))
+                until(partial(found, spark, mirror), expected(), query)
             finally:
                 query.stop()
             assert spark.table(mirror.sink.identifier("live", "items")).columns[:2] == ["id", "amount"]
     assert len({spot.epoch for spot in spots(mirror).values()}) <= 2
-    # The first rows alone are several batches.
-    assert batches(mirror) > 6
 
 
 def found(spark: SparkSession, mirror: Pipeline) -> tuple[Any, Any]:
@@ -248,6 +249,8 @@ def test_a_handle_that_dies_between_planning_and_reading_leaves_a_batch_short_an
             shape, rest.start, Spot(end.handle, "{lsn}_{op_position}".format(**changes[0]["headers"]), end.epoch)
         )
         assert [each for each in messages(followed.read(cut)) if "key" in each] == changes[:1]
+        ending = EndingStream(followed, {})
+        planned = ending.latestOffset()
         # One dies in the middle.
         torn = followed.read(all_of_it)
         begun = json.loads(next(torn)[1])
@@ -263,6 +266,14 @@ def test_a_handle_that_dies_between_planning_and_reading_leaves_a_batch_short_an
             anew = messages(followed.read(Stretch(shape, end, mended)))
             assert anew[-1]["headers"] == {"control": "must-refetch"}
             assert names(anew) == wanted
+            # A run that ends does so when that was mended, and then asks no more.
+            (short,) = ending.partitions({}, planned)
+            assert list(ending.read(short)) == []
+            (mending,) = ending.partitions(planned, last := ending.latestOffset())
+            assert isinstance(mending, Stretch)
+            assert names(messages(followed.read(mending))) == wanted
+            assert ending.latestOffset() == last
+        assert ending.latestOffset() == last
 
 
 def test_who_begins_with_a_handle_that_lives_gets_the_same_rows_though_newer_ones_are_there(
@@ -279,27 +290,56 @@ def test_who_begins_with_a_handle_that_lives_gets_the_same_rows_though_newer_one
         assert (unknown.handle, unknown.body) == (new.handle, new.body)
 
 
+def failed(spark: SparkSession, content: Mapping[str, Any], step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that ends after so many steps of its batch. Any: words of the pipeline's file."""
+    done = 0
+
+    def counted(given: Callable[..., Any]) -> Callable[..., Any]:
+        """Any: whatever the step takes and gives."""
+
+        def wrapped(*arguments: Any, **named: Any) -> Any:
+            nonlocal done
+            found = given(*arguments, **named)
+            done += 1
+            assert done < step, "enough"
+            return found
+
+        return wrapped
+
+    with monkeypatch.context() as patch:
+        for name in LAKE:
+            home = Delta if name in vars(Delta) else LakeSink
+            patch.setattr(home, name, counted(getattr(home, name)))
+        with pytest.raises(StreamingQueryException, match="enough"):
+            ended(spark, content)
+
+
 def test_killed_at_any_time_nothing_is_lost_and_nothing_doubled(
-    spark: SparkSession, tmp_path: Path, warehouse: Path
+    spark: SparkSession, tmp_path: Path, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Shopping(spark, tmp_path, "slain", Shop(8, "slain", keys=15))
     made.go_on(30)
-    rng = random.Random(3)
+    place, rng = ("slain", "orders"), random.Random(3)
     with serving(made, **SMALL) as server:
         content = words(made, server.url)
-        victim = Victim(tmp_path / "once", content, warehouse)
         for step in (1, 3):
-            assert not victim.run(step)
+            failed(spark, content, step, monkeypatch)
+        made.go_on(8)
+        # What was left undone, and what has come since.
+        mirror = ended(spark, content)
+        assert stored(spark, mirror, *place) == rows(made)
+        assert batches(mirror) == 2
+        made.go_on(8)
+        failed(spark, content, 2, monkeypatch)
         live = Victim(tmp_path / "live", {**content, "once": False}, warehouse)
-        for _ in range(2):
-            live.kill_after(rng.uniform(1, 6), lambda: made.go_on(8))
+        live.kill_after(rng.uniform(1, 6), lambda: made.go_on(8))
         server.kill()
         drop(made, [min(rows(made))])
         with serving(made, server.port, **STRICT):
             live.kill_after(rng.uniform(2, 6))
-            mirror = ended(spark, content)
-    assert stored(spark, mirror, "slain", "orders") == rows(made)
-    assert replayed(spark, mirror, "slain", "orders") == told(made)
+            ended(spark, content)
+    assert stored(spark, mirror, *place) == rows(made)
+    assert replayed(spark, mirror, *place) == told(made)
 
 
 def test_what_is_wrong_is_said_with_what_to_do(spark: SparkSession, shopping: Shopping) -> None:
@@ -472,7 +512,11 @@ def test_what_only_a_real_electric_says_is_understood(
         ("", "-1"): [(503, {"retry-after": "1"}, "{}"), first, first, anew],
         ("H1", "-1"): [first],
         ("H1", "0_0"): [(429, {}, "{}"), log],
-        ("H1", "100_5"): [(409, {"electric-handle": "H2"}, '[{"headers":{"control":"must-refetch"}}]')],
+        # The run that reads it looks whether it lived that long; the next one finds that it does no more.
+        ("H1", "100_5"): [
+            answer("H1", "100_5", complete=True),
+            (409, {"electric-handle": "H2"}, '[{"headers":{"control":"must-refetch"}}]'),
+        ],
         ("H2", "-1"): [anew],
         ("H2", "0_0"): [answer("H2", "0_inf", end, complete=True)],
         ("H2", "0_inf"): [(204, {}, "")],

@@ -8,7 +8,9 @@ import queue
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -252,8 +254,10 @@ class ShapeSource(DataSource):
         return ShapeReader(self._followed())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802  # Spark's signature
-        events = self.options["live"] == "sse"
-        return ShapeStream(self._followed(), json.loads(self.options["since"]), events=events)
+        followed, since = self._followed(), json.loads(self.options["since"])
+        if self.options["ends"] == "true":
+            return EndingStream(followed, since)
+        return ShapeStream(followed, since, events=self.options["live"] == "sse")
 
 
 class ShapeReader(DataSourceReader):
@@ -273,7 +277,7 @@ class ShapeReader(DataSourceReader):
 class ShapeStream(DataSourceStreamReader):
     """Shapes as they grow."""
 
-    def __init__(self, followed: Followed, since: Offsets, *, events: bool) -> None:
+    def __init__(self, followed: Followed, since: Offsets, *, events: bool = False) -> None:
         """`since`: where the last batch ends. Before 4.2 Spark does not tell from where on when it asks how far."""
         self._followed, self._events = followed, events
         self._spots = {name: Spot.of(told) for name, told in since.items()}
@@ -284,12 +288,8 @@ class ShapeStream(DataSourceStreamReader):
         return {}
 
     def latestOffset(self, start: Offsets | None = None, limit: Any = None) -> Offsets:  # noqa: ARG002, N802
-        """Does not wait at first: a run may end with what there is. Then it waits until a server answers.
-
-        Any: Spark's ReadLimit, from 4.2 on.
-        """
-        if start is not None:
-            self._spots |= {name: Spot.of(told) for name, told in start.items()}
+        """Asks for all shapes at first, then waits until one has something. Any: Spark's ReadLimit, from 4.2 on."""
+        self._begin(start)
         if not self._asked:
             self._found: queue.Queue[tuple[str, Spot | Exception]] = queue.Queue()
             self._waiting = {shape.table: Waiting() for shape in self._followed.shapes}
@@ -302,6 +302,13 @@ class ShapeStream(DataSourceStreamReader):
         while self._busy if not self._asked else not self._found.empty():
             self._take()
         self._asked = True
+        return self._told()
+
+    def _begin(self, start: Offsets | None) -> None:
+        """Notes from where on Spark asks, if it tells."""
+        self._spots |= {name: Spot.of(told) for name, told in (start or {}).items()}
+
+    def _told(self) -> Offsets:
         return {name: asdict(self._spots[name]) for name in sorted(self._spots)}
 
     def _take(self) -> None:
@@ -352,6 +359,41 @@ class ShapeStream(DataSourceStreamReader):
 
     def stop(self) -> None:
         """Threads end with the process."""
+
+
+class EndingStream(ShapeStream):
+    """Shapes up to where they end when that is reached. What came since is left to another run.
+
+    But a handle that died since may have done so before all was read that was planned: it is read anew.
+    """
+
+    def __init__(self, followed: Followed, since: Offsets) -> None:
+        super().__init__(followed, since)
+        #: How often the end of each was reached.
+        self._reached: Counter[str] = Counter()
+        self._over = False
+
+    def latestOffset(self, start: Offsets | None = None, limit: Any = None) -> Offsets:  # noqa: ARG002, N802
+        """Never waits. When there was nothing once, there is nothing more. Any: as above."""
+        self._begin(start)
+        if not self._over:
+            names = [shape.table for shape in self._followed.shapes]
+            with ThreadPoolExecutor() as pool:
+                found = dict(zip(names, pool.map(self._ahead, self._followed.shapes), strict=True))
+            self._over = found.items() <= self._spots.items()
+            self._spots |= found
+        return self._told()
+
+    def _ahead(self, shape: Shape) -> Spot:
+        spot, waiting = self._spots.get(shape.table, Spot()), Waiting()
+        found, often = self._followed.ahead(shape, spot, waiting), self._reached[shape.table]
+        if often and found.epoch == spot.epoch:
+            return spot
+        if often == _TRIES:
+            logger.warning("a shape is no more before it is read: left to another run", extra={"table": shape.table})
+            return spot
+        self._reached[shape.table] += waiting.live
+        return found
 
 
 def _read(followed: Followed, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:

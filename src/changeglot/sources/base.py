@@ -52,6 +52,9 @@ class MessageSource(ABC):
     packages: ClassVar[tuple[str, ...]] = ()
     #: Does `placed` give LANE and SENT? A task of Spark's then reads one lane, all that a batch has of it, in order.
     marked: ClassVar[bool] = False
+    #: Can Spark tell when a run that ends has all? Of a source in Python it takes one batch, be it one left undone. One
+    #: that is not bounded gives nothing more at some time, see `ending`; then the run is stopped.
+    bounded: ClassVar[bool] = True
 
     @property
     def decoder(self) -> Decoder | None:

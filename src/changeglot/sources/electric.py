@@ -28,6 +28,7 @@ class Electric(MessageSource):
     """The rows of shapes, and then every change of them. Where a pipeline is, is in its checkpoint."""
 
     name: ClassVar[str] = "electric"
+    bounded: ClassVar[bool] = False
 
     url: str = option("address of the server; without a path: of /v1/shape there", example="http://localhost:3000")
     tables: tuple[str | Shape, ...] = option("tables by their names, or parts of them", example="[public.orders]")
@@ -35,12 +36,11 @@ class Electric(MessageSource):
     parameters: Mapping[str, str] = words("further parameters of every request; not shown", shown=False)
     headers: Mapping[str, str] = words("headers of every request; not shown", shown=False)
     live: Literal["long-poll", "sse"] = option("how changes are waited for", "long-poll")
-    max_per_batch: int = option(
-        "messages of a shape that a batch takes, about; 0: all that there are, as in a run that ends", 1_000_000
-    )
+    max_per_batch: int = option("messages of a shape that a batch takes, about; 0: all that there are", 1_000_000)
     timeout: int = option("seconds of silence after which a connection is given up", 45)
     patience: int = option("seconds after which a server that does not answer ends the run", 600)
     home: str = field(default="", repr=False)
+    ends: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         names = [shape.table for shape in self.shapes]
@@ -75,8 +75,7 @@ class Electric(MessageSource):
         return replace(self, home=folder)
 
     def ending(self) -> Self:
-        # Spark asks once how far a run goes that ends.
-        return replace(self, max_per_batch=0)
+        return replace(self, ends=True)
 
     def check(self, spark: SparkSession) -> None:
         server = replace(self.server, patience=_PATIENCE)
@@ -93,6 +92,7 @@ class Electric(MessageSource):
             # Spark shows no option of such a name.
             "secrets": json.dumps(asdict(self.server)),
             "live": self.live,
+            "ends": str(self.ends).lower(),
             "limit": str(self.max_per_batch),
             "since": since,
         }
