@@ -165,7 +165,7 @@ class Server:
         told = False
         response = self._asked(shape, {**asked, "cache-buster": _any()}, lambda response: response)
         # What is lost with a connection is told by the next one.
-        with response, suppress(OSError, http.client.HTTPException):
+        with response, suppress(OSError, http.client.HTTPException, ValueError):
             for line in response:
                 if line.startswith(b"data:"):
                     headers = json.loads(line[5:])["headers"]

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -86,8 +86,8 @@ class Waiting:
     #: Was the end of the log reached?
     live: bool = False
     cursor: str = ""
+    #: Of the handle.
     events: Iterator[bool] | None = None
-    at: Spot = field(default_factory=Spot)
 
 
 @dataclass(frozen=True)
@@ -333,15 +333,17 @@ class ShapeStream(DataSourceStreamReader):
 
     def _heard(self, shape: Shape, spot: Spot, waiting: Waiting) -> Spot:
         """What a stream of events calls for. Events tell of no offset: they only tell when to ask."""
-        if waiting.events is None or waiting.at != spot:
-            waiting.events, waiting.at = self._followed.server.events(shape, spot.offset, spot.handle), spot
-        try:
-            told = not waiting.live or next(waiting.events)
-        except (Rotated, StopIteration):
-            waiting.events, told = None, True
-        if told:
-            waiting.at = self._followed.ahead(shape, spot, waiting, fresh=True)
-        return waiting.at
+        if waiting.live:
+            waiting.events = waiting.events or self._followed.server.events(shape, spot.offset, spot.handle)
+            try:
+                if not next(waiting.events):
+                    return spot
+            except (Rotated, StopIteration):
+                waiting.events = None
+        found = self._followed.ahead(shape, spot, waiting, fresh=True)
+        if found.handle != spot.handle:
+            waiting.events = None
+        return found
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         found = []
