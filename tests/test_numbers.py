@@ -219,3 +219,34 @@ def test_an_app_waits_for_its_own_transaction(numbered: Numbered, electric: Path
         found = [lines.get(timeout=PATIENCE) for _ in range(2)]
         assert {each["transaction"] for each in found} == {int(mine), int(undone)}
         assert all(each["rows"][0] == [1, "other"] for each in found)
+
+
+def test_a_lake_that_follows_another_has_its_rows(numbered: Numbered, tmp_path: Path) -> None:
+    place = numbered.place
+    place.sql("CREATE TABLE f (id int PRIMARY KEY, name text)", "INSERT INTO f VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+    numbered.apply()
+    spark = numbered.spark
+    with served(numbered, chunk_bytes=600) as server:
+        content = {
+            "name": "following",
+            "source": {"type": "electric", "url": server.url, "tables": ["public.f"]},
+            "sink": {"type": "delta", "path": str(tmp_path / "lake")},
+            "checkpoint": str(tmp_path / "notes"),
+        }
+        for statements in (
+            ("INSERT INTO f VALUES (4, 'd')", "UPDATE f SET id = 20 WHERE id = 2", "DELETE FROM f WHERE id = 3"),
+            ("TRUNCATE f", "INSERT INTO f SELECT n, 'n' || n FROM generate_series(1, 40) n"),
+            (
+                "UPDATE f SET id = id + 100 WHERE id % 2 = 0",
+                "INSERT INTO f VALUES (2, 'back')",
+                "DELETE FROM f WHERE id = 1",
+            ),
+        ):
+            config.pipeline(content, "").run(spark).awaitTermination()
+            # Two transactions, in one batch.
+            for each in (statements[:1], statements[1:]):
+                place.transaction(*each)
+            numbered.apply()
+        config.pipeline(content, "").run(spark).awaitTermination()
+    rows = spark.table(f"delta.`{tmp_path}/lake/public/f`").select("id", "name").orderBy("id").collect()
+    assert [tuple(row) for row in rows] == place.sql("SELECT id, name FROM f ORDER BY id")

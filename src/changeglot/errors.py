@@ -5,7 +5,7 @@ ChangeglotError
 │   └── UnknownFormat  no codec of that name
 ├── InputError         an input of the command line is missing or damaged (inputs.py)
 ├── SchemaChange       a table of the source changed as the pipeline was not told to follow (apply/schema.py)
-├── Unreachable        a database that is captured cannot be reached now
+├── Unreachable        a database that is captured, or a server that is followed, cannot be reached now
 ├── Lost               it has forgotten changes that were not recorded
 ├── Rewritten          a table was emptied or altered while its rows were read
 ├── ServiceFailed      a server to be thrown away does not start or answer (throwaway/service.py)
@@ -62,7 +62,7 @@ class PipelineFailed(ChangeglotError):
 
 
 class Unreachable(ChangeglotError):
-    """A database that is captured cannot be reached now: worth another attempt."""
+    """A database that is captured, or a server that is followed, cannot be reached now: worth another attempt."""
 
 
 class Lost(ChangeglotError):

@@ -62,8 +62,12 @@ class Notes:
 
     def _read(self, batch: int) -> Any:
         """Any: JSON."""
+        return json.loads(self.content(batch))
+
+    def content(self, batch: int) -> bytes:
+        """The bytes of its note."""
         stream = self._system.open(self._path(str(batch)))
         try:
-            return json.loads(bytes(stream.readAllBytes()))
+            return bytes(stream.readAllBytes())
         finally:
             stream.close()

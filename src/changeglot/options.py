@@ -88,6 +88,9 @@ def _value(kind: Any, value: Any, path: str) -> Any:
         return tuple(_value(inner[0], each, path) for each in several)
     if origin is not None and issubclass(origin, Mapping):
         return {name: str(each) for name, each in mapping(value, path).items()}
+    if origin is UnionType and isinstance(value, Mapping):
+        # Of a word or words with values: the latter.
+        kind = next((each for each in inner if dataclasses.is_dataclass(each)), kind)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return construct(kind, value, path)
     if kind is bool and not isinstance(value, bool):

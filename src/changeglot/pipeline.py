@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, Literal
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -132,8 +135,10 @@ class Pipeline:
         """
         writer: list[str] = []
         targets, begun = self.targets, _last_begun(spark, self.checkpoint)
-        recording = self._source.telling(hear).record(spark, once=once)
-        stream = self._source.messages(spark)
+        source = self._source.telling(hear)
+        source = source.ending() if once else source
+        recording = source.record(spark, once=once)
+        stream = source.messages(spark)
         # Files are numbered in a batch only. What a stream is planned with is built once, not with each batch.
         early = self.source.marked
 
@@ -148,11 +153,13 @@ class Pipeline:
         query = (self._staged(stream, targets) if early else stream).writeStream.foreachBatch(apply)
         query = query.queryName(self.name).option("checkpointLocation", self.checkpoint)
         try:
-            started = (query.trigger(availableNow=True) if once else query).start()
+            started = (query.trigger(availableNow=True) if once and source.bounded else query).start()
         except BaseException:
             recording.end()
             raise
         recording.follow(started)
+        if once and not source.bounded:
+            threading.Thread(target=_end, args=(started,), daemon=True).start()
         return started
 
     def apply(self, batch: DataFrame, mark: Mark) -> Applied:
@@ -315,6 +322,14 @@ class Pipeline:
                 held.forget(found, target.lake)
             count += mine
         return count
+
+
+def _end(query: StreamingQuery) -> None:
+    """Stops a query when its source has nothing more."""
+    # Who waits for the query hears how it failed.
+    with suppress(StreamingQueryException):
+        query.processAllAvailable()
+        query.stop()
 
 
 def first_lake(sinks: Iterable[LakeSink | MessageSink]) -> LakeSink | None:

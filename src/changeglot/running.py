@@ -54,6 +54,8 @@ class Progress:
     position: str | None = None
     waiting: int = 0
     asked: float = field(default_factory=time.monotonic)
+    #: When what the source last answered was told by Spark, which does so for nothing too, every now and then.
+    answered: str = ""
     complaints: int = 0
     began: float = 0
     noted: float = 0
@@ -128,14 +130,16 @@ class Progress:
         """Says so when the source has not answered for a while, and again as long as it does not."""
         last = query.lastProgress
         self.waiting = sum(_behind(source) for source in last["sources"]) if last else 0
-        now, asks = time.monotonic(), query.status["message"].startswith(_ASKING)
-        if not asks:
-            self.asked = now
+        now, moment = time.monotonic(), last["timestamp"] if last else ""
+        # One that waits for changes before it answers seems to be asked all the time.
+        answers = moment != self.answered or not query.status["message"].startswith(_ASKING)
+        if answers:
+            self.asked, self.answered = now, moment
         elif now - self.asked > _PATIENCE * (self.complaints + 1):
             self.complaints += 1
             self.say(f"stalled: the source has not answered for {now - self.asked:.0f} s")
             return
-        if not asks and self.complaints:
+        if answers and self.complaints:
             self.complaints = 0
             self.say("the source answers again")
 

@@ -21,7 +21,7 @@ from changeglot.codecs.base import (
     raw,
 )
 from changeglot.columns import exact, lookup, sequence
-from changeglot.model import Change, Op, Phase, change, group
+from changeglot.model import POSITION, Change, Op, Phase, change, group
 from changeglot.options import option
 
 BODY = f"""
@@ -30,6 +30,7 @@ BODY = f"""
         `rest=*electric.`: MAP<STRING, STRING>>,
     key: STRING, value: {kernel.IMAGE}, old_value: {kernel.IMAGE}, `rest=*electric/`: MAP<STRING, STRING>
 """
+SHAPE = f"schema: STRING, table: STRING, columns: {kernel.COLUMNS}, key: ARRAY<STRING>"
 OPS: dict[str, str] = {op: op for op in (Op.INSERT, Op.UPDATE, Op.DELETE)}
 CONTROLS: dict[str, str] = {op: op for op in (Op.UP_TO_DATE, Op.MUST_REFETCH, Op.SNAPSHOT_END)}
 #: Electric drops a shape whose table is truncated and tells its clients to fetch it again.
@@ -161,9 +162,16 @@ class Electric(Codec):
         headers = body["body"]["headers"]
         return F.coalesce(lookup(OPS, headers["operation"]), lookup(CONTROLS, headers["control"]))
 
+    def _types(self, body: Stage) -> Column:
+        """COLUMNS of the message's table, NULL if not known."""
+        return self.tables.columns_of(self._relation_of(body))
+
+    def _names(self, body: Stage) -> Column:
+        """ARRAY<STRING>: the names of its key's columns, NULL if not known."""
+        return self.tables.key_of(self._relation_of(body))
+
     def columns(self, body: Stage, row: Column, op: Column) -> Column:
-        known = self.tables.columns_of(self._relation_of(body))
-        return F.when(body["body"]["headers"]["operation"].isNotNull(), known)
+        return F.when(body["body"]["headers"]["operation"].isNotNull(), self._types(body))
 
     def images(self, body: Stage, row: Column, op: Column, columns: Column) -> tuple[Column, Column]:
         b, spelling = body["body"], values.rules(SPELLING, kinds=False)
@@ -182,7 +190,7 @@ class Electric(Codec):
         is_row = headers["operation"].isNotNull()
         parts = F.size(_parts(b["key"])) - 1
         told = F.when((op == Op.DELETE) & (F.size(before) == parts), before)
-        key = F.coalesce(kernel.pick(before, after, self.tables.key_of(relation)), told)
+        key = F.coalesce(kernel.pick(before, after, self._names(body)), told)
         order = headers["op_position"]
         return change(
             op=op,
@@ -280,6 +288,53 @@ class Electric(Codec):
             extra.alias("*electric/"),
         )
         return F.lit(None).cast("binary"), kernel.write(value)
+
+
+@dataclass(frozen=True)
+class Followed(Electric):
+    """Messages of shapes that are followed. A message's key tells of its shape: relation, columns, key and epoch.
+
+    A must-refetch ends all rows that were told before, as a truncate does.
+    """
+
+    def read(self, key: Column) -> Column:
+        epoch = kernel.read(key, "epoch: BIGINT")["epoch"]
+        return F.struct(F.lit(None).cast(POSITION).alias("position"), F.coalesce(epoch, F.lit(0)).alias("epoch"))
+
+    def body(self, message: Stage) -> Stage:
+        return {**super().body(message), "shape": kernel.read(F.coalesce(message["key"], F.lit(b"{}")), SHAPE)}
+
+    def silent(self, body: Stage) -> Column:
+        return body["body"]["headers"]["control"] == Op.UP_TO_DATE
+
+    def _types(self, body: Stage) -> Column:
+        return body["shape"]["columns"]
+
+    def _names(self, body: Stage) -> Column:
+        return F.nullif(body["shape"]["key"], F.array().cast("array<string>"))
+
+    def op(self, body: Stage) -> Column:
+        op = super().op(body)
+        return F.when(op == Op.MUST_REFETCH, Op.TRUNCATE).otherwise(op)
+
+    def change(self, body: Stage, op: Column, columns: Column, before: Column, after: Column) -> Change:
+        told, shape = super().change(body, op, columns, before, after), body["shape"]
+        ends = op == Op.TRUNCATE
+        relation = group("relation", schema=shape["schema"], table=shape["table"])
+        names = (
+            F.concat(F.lit('"'), F.replace(shape[n], F.lit('"'), F.lit('""')), F.lit('"')) for n in ("schema", "table")
+        )
+        return {
+            **told,
+            "phase": F.when(ends, Phase.SNAPSHOT).otherwise(told["phase"]),
+            "relation": F.when(ends, relation).otherwise(told["relation"]),
+            "statement": F.when(ends, F.concat(F.lit("TRUNCATE TABLE "), F.concat_ws(".", *names))),
+        }
+
+    def problem(self, body: Stage, row: Column, change: Change) -> Column:
+        placeless = change["op"].isin(Op.UPDATE, Op.DELETE) & change["position"].isNull()
+        said = F.lit("no lsn: a log that was compacted does not tell in which order")
+        return F.coalesce(super().problem(body, row, change), F.when(placeless, said))
 
 
 # A slash inside a part of a key is doubled; while keys are cut, this stands for the two.

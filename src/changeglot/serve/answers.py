@@ -115,9 +115,10 @@ class Reply:
     @cached_property
     def base(self) -> int | None:
         """The version that it is about; None if the client must begin anew."""
-        if self.asked.begins or (self.asked.subset and not self.asked.handle):
-            return self.history.base
-        return self.shape.base(self.asked.handle)
+        known = self.shape.base(self.asked.handle) if self.asked.handle else None
+        # Who begins may name a handle: as long as it lives, what is told from its beginning on is the same.
+        begins = self.asked.begins or (self.asked.subset and not self.asked.handle)
+        return self.history.base if begins and known is None else known
 
     @property
     def place(self) -> Place | None:

@@ -319,20 +319,21 @@ class Server:
         """The events behind an offset, for a while."""
         shape, history = reply.shape, reply.history
         ends = time.monotonic() + _STREAM
-        first = True
+        # Has it still to be said that this is all?
+        owed = True
         while not self.ending.is_set():
             try:
                 part: Part = await self.work(partial(shape.changes, base, offset, self.options.chunk_bytes))
             except (Gone, Busy):
                 return
-            if part.messages or first:
-                events = list(part.messages)
-                if part.complete:
-                    # Clients go on from the number that is told here, as if it had no changes of its own: the odd one
-                    # after the last version's, which it still is when they come back with it.
-                    events.append(shape.up_to_date(part.end.tx | 1))
+            events = list(part.messages)
+            if part.complete and (events or owed):
+                # Clients go on from the number that is told here, as if it had no changes of its own: the odd one
+                # after the last version's, which it still is when they come back with it.
+                events.append(shape.up_to_date(part.end.tx | 1))
+            if events:
                 await self._write(response, b"".join(b"data: " + each + b"\n\n" for each in events))
-            offset, first = max(part.end, offset), False
+            offset, owed = max(part.end, offset), not part.complete
             left = ends - time.monotonic()
             if left <= 0:
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from changeglot.sources.base import MessageSource
+from changeglot.sources.electric import Electric
 from changeglot.sources.files import Files
 from changeglot.sources.kafka import Kafka
 from changeglot.sources.mysql import MySQL
@@ -15,4 +16,5 @@ SOURCES: dict[str, type[MessageSource]] = {
     "rocketmq": RocketMQ,
     "postgres": Postgres,
     "mysql": MySQL,
+    "electric": Electric,
 }

@@ -53,6 +53,9 @@ class MessageSource(ABC):
     packages: ClassVar[tuple[str, ...]] = ()
     #: Does `placed` give LANE and SENT? A task of Spark's then reads one lane, all that a batch has of it, in order.
     marked: ClassVar[bool] = False
+    #: Does Spark end a run when it has all, and not before? Of a source in Python it runs one batch, be it one that was
+    #: left undone. Of one that is not bounded, `ending` gives nothing more when that was all, and the run is stopped.
+    bounded: ClassVar[bool] = True
 
     @property
     def decoder(self) -> Decoder | None:
@@ -69,6 +72,10 @@ class MessageSource(ABC):
 
     def telling(self, hear: Hear) -> Self:
         """The source, which says how far it is with rows that it reads before the stream."""
+        return self
+
+    def ending(self) -> Self:
+        """The source of a run that ends with what is there when it begins."""
         return self
 
     def record(self, spark: SparkSession, *, once: bool) -> Recording:
