@@ -234,7 +234,6 @@ def test_a_lake_that_follows_another_has_its_rows(numbered: Numbered, tmp_path: 
             "checkpoint": str(tmp_path / "notes"),
         }
         for statements in (
-            ("INSERT INTO f VALUES (4, 'd')", "UPDATE f SET id = 20 WHERE id = 2", "DELETE FROM f WHERE id = 3"),
             ("TRUNCATE f", "INSERT INTO f SELECT n, 'n' || n FROM generate_series(1, 40) n"),
             (
                 "UPDATE f SET id = id + 100 WHERE id % 2 = 0",
