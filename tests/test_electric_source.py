@@ -38,6 +38,8 @@ from changeglot.sinks.delta import Delta
 EXAMPLE = Path(__file__).parents[1] / "examples" / "electric-to-delta.yaml"
 #: Refuses every handle but that of the newest rows.
 STRICT = {"snapshot_every": 1, "keep_versions": 0}
+#: What is served needs no more.
+ROWS = ("scd1",)
 #: Answers of a few rows each.
 SMALL = {"chunk_bytes": 300}
 
@@ -105,14 +107,14 @@ def told(made: Shopping) -> dict[int, dict[str, str | None]]:
 @pytest.fixture(scope="module")
 def shopping(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Shopping:
     """A shop of a few batches, of which tests only read."""
-    made = Shopping(spark, tmp_path_factory.mktemp("source"), "read", Shop(4, "read", keys=20, moves=False))
+    made = Shopping(spark, tmp_path_factory.mktemp("source"), "read", Shop(4, "read", keys=20, moves=False), ROWS)
     for changes in (40, 12):
         made.go_on(changes)
     return made
 
 
 def test_a_mirror_follows_changes_a_restart_of_the_server_and_rotations(spark: SparkSession, tmp_path: Path) -> None:
-    made = Shopping(spark, tmp_path, "mirrored", Shop(5, "mirrored", keys=9))
+    made = Shopping(spark, tmp_path, "mirrored", Shop(5, "mirrored", keys=9), ROWS)
     made.go_on(14)
     place = ("mirrored", "orders")
     with serving(made, **SMALL) as server:
@@ -154,7 +156,7 @@ def test_a_mirror_follows_changes_a_restart_of_the_server_and_rotations(spark: S
 
 
 def test_shapes_of_conditions_and_columns_are_followed_live_batch_by_batch(spark: SparkSession, tmp_path: Path) -> None:
-    made = Shopping(spark, tmp_path, "live", Shop(6, "live", ("orders", "items"), keys=8))
+    made = Shopping(spark, tmp_path, "live", Shop(6, "live", ("orders", "items"), keys=8), ROWS)
     made.go_on(24)
     tables = [
         {"table": "live.orders", "where": "id < $1 AND name IS NOT NULL", "params": ["6"], "replica": "default"},
@@ -227,7 +229,7 @@ def values(read: Sequence[Any]) -> dict[str, Any]:
 
 
 def test_a_handle_that_dies_between_planning_and_reading_leaves_a_batch_short_and_the_next_one_mends_it(
-    shopping: Shopping,
+    shopping: Shopping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shape = Shape("read.orders")
     wanted = {key: row["name"] for key, row in rows(shopping).items()}
@@ -253,8 +255,8 @@ def test_a_handle_that_dies_between_planning_and_reading_leaves_a_batch_short_an
             shape, rest.start, Spot(end.handle, "{lsn}_{op_position}".format(**changes[0]["headers"]), end.epoch)
         )
         assert [each for each in messages(followed.read(cut)) if "key" in each] == changes[:1]
-        ending = EndingStream(followed, {})
-        planned = ending.latestOffset()
+        ending, hasty = EndingStream(followed, {}), EndingStream(followed, {})
+        planned, left = ending.latestOffset(), hasty.latestOffset()
         # One dies in the middle.
         torn = followed.read(all_of_it)
         begun = json.loads(next(torn)[1])
@@ -277,6 +279,9 @@ def test_a_handle_that_dies_between_planning_and_reading_leaves_a_batch_short_an
             assert isinstance(mending, Stretch)
             assert names(messages(followed.read(mending))) == wanted
             assert ending.latestOffset() == last
+            # Nor does it go on for ever where all that it reads dies.
+            monkeypatch.setattr("changeglot.electric.datasource._TRIES", 1)
+            assert hasty.latestOffset() == left
         assert ending.latestOffset() == last
 
 
@@ -321,7 +326,7 @@ def failed(spark: SparkSession, content: Mapping[str, Any], step: int, monkeypat
 def test_killed_at_any_time_nothing_is_lost_and_nothing_doubled(
     spark: SparkSession, tmp_path: Path, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = Shopping(spark, tmp_path, "slain", Shop(8, "slain", keys=15))
+    made = Shopping(spark, tmp_path, "slain", Shop(8, "slain", keys=15), ROWS)
     made.go_on(30)
     place, rng = ("slain", "orders"), random.Random(3)
     with serving(made, **SMALL) as server:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -42,6 +42,7 @@ class Shopping:
     folder: Path
     name: str
     shop: Shop
+    mode: Sequence[str] = ("scd1", "append")
     told: int = 0
 
     @property
@@ -51,7 +52,7 @@ class Shopping:
             "name": self.name,
             "source": {"type": "files", "path": str(self.folder / "in"), "format": "canal", "files_per_batch": 1},
             "sink": {"type": "delta", "path": str(self.folder / "lake")},
-            "tables": [{"match": f"{self.name}.*", "mode": ["scd1", "append"], "keys": ["id"]}],
+            "tables": [{"match": f"{self.name}.*", "mode": list(self.mode), "keys": ["id"]}],
         }
 
     def go_on(self, changes: int) -> None:

@@ -14,7 +14,7 @@ again under another handle, and what the mirror has and is not among them is gon
 - *A handle that dies between planning and reading leaves its batch short*, down to nothing, and never fails it: what
   the batch lacks is in the rows of the next epoch, which the next batch begins, since the handle is refused then too.
   So that nothing is ended whose rows did not come, the must-refetch is given last, when all else was read. Its place
-  orders it first.
+  orders it first. A run that ends looks once more whether its handles live before it does.
 
 What is given to Spark is an answer of the server as it came, a row each: the JVM takes it apart.
 """

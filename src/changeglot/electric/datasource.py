@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: An answer a row: what is known of its shape (see `facts`), its body, the shape's table, and where in the log it
+#: An answer a row: what is known of its shape (see `_facts`), its body, the shape's table, and where in the log it
 #: begins: two numbers, as text, for they may be longer than Spark's.
 SCHEMA: Final = "key BINARY, value BINARY, shape STRING, epoch BIGINT, tx STRING, op STRING, takenAt TIMESTAMP"
 _MUST_REFETCH: Final = b'[{"headers":{"control":"must-refetch"}}]'
@@ -86,7 +86,7 @@ class Waiting:
     #: Was the end of the log reached?
     live: bool = False
     cursor: str = ""
-    #: Of the handle.
+    #: Of the handle that is followed.
     events: Iterator[bool] | None = None
 
 
@@ -387,8 +387,10 @@ class EndingStream(ShapeStream):
         return self._told()
 
     def _ahead(self, shape: Shape) -> Spot:
-        spot, waiting = self._spots.get(shape.table, Spot()), Waiting()
-        found, often = self._followed.ahead(shape, spot, waiting), self._reached[shape.table]
+        spot, waiting, often = self._spots.get(shape.table, Spot()), Waiting(), self._reached[shape.table]
+        # A message is enough to know that a handle lives.
+        followed = replace(self._followed, limit=1) if often else self._followed
+        found = followed.ahead(shape, spot, waiting)
         if often and found.epoch == spot.epoch:
             return spot
         if often == _TRIES:

@@ -319,7 +319,7 @@ class Server:
         """The events behind an offset, for a while."""
         shape, history = reply.shape, reply.history
         ends = time.monotonic() + _STREAM
-        # Is there something, be it nothing, of which it is not yet told that it is all?
+        # Has it still to be said that this is all?
         owed = True
         while not self.ending.is_set():
             try:

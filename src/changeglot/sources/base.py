@@ -52,8 +52,8 @@ class MessageSource(ABC):
     packages: ClassVar[tuple[str, ...]] = ()
     #: Does `placed` give LANE and SENT? A task of Spark's then reads one lane, all that a batch has of it, in order.
     marked: ClassVar[bool] = False
-    #: Can Spark tell when a run that ends has all? Of a source in Python it takes one batch, be it one left undone. One
-    #: that is not bounded gives nothing more at some time, see `ending`; then the run is stopped.
+    #: Does Spark end a run when it has all, and not before? Of a source in Python it runs one batch, be it one that was
+    #: left undone. Of one that is not bounded, `ending` gives nothing more when that was all, and the run is stopped.
     bounded: ClassVar[bool] = True
 
     @property
