@@ -219,6 +219,9 @@ def test_an_app_waits_for_its_own_transaction(numbered: Numbered, electric: Path
         found = [lines.get(timeout=PATIENCE) for _ in range(2)]
         assert {each["transaction"] for each in found} == {int(mine), int(undone)}
         assert all(each["rows"][0] == [1, "other"] for each in found)
+        # How far it was behind is known then.
+        tables = {each["table"]: each for each in server.ask(path="/v1/tables").json["tables"]}
+        assert tables["public.u"]["lag_seconds"] > 0
 
 
 def test_a_lake_that_follows_another_has_its_rows(numbered: Numbered, tmp_path: Path) -> None:

@@ -272,6 +272,8 @@ def test_tables_are_told_of_with_their_rows_and_the_page_can_be_off(noted: Noted
             "shop.orders": len(noted.shop.model.rows),
         }
         assert all(each["changed_at"] < got.json["now"] and each["batch"] >= 0 for each in told.values())
+        # The shop's messages tell no times.
+        assert all(each["lag_seconds"] is None for each in told.values())
         page = server.ask(path="/")
         assert page.headers["content-type"].startswith("text/html")
         assert "default-src 'none'" in page.headers["content-security-policy"]

@@ -217,7 +217,7 @@ class Pipeline:
         done = Applied.together({self._label(n): self._applied(changes, t, mark) for n, t in enumerate(targets)})
         for sink in self.sinks:
             if isinstance(sink, LakeSink):
-                sink.finish(changes.sparkSession, mark, whole=whole)
+                sink.finish(changes.sparkSession, mark, done.newest, whole=whole)
         return done
 
     def _published(self, spark: SparkSession, applied: Applied, reached: Reached | None, mark: Mark) -> Applied:

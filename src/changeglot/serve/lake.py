@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyarrow import fs
 
@@ -33,8 +33,6 @@ logger = logging.getLogger(__name__)
 
 #: Runs what reads tables, away from the loop. Any: what it gives.
 Work = Callable[[Callable[[], Any]], Awaitable[Any]]
-#: A batch, and its number in the source's log if it has one.
-Finished = tuple[int, int | None]
 #: Seconds for which a finished batch is believed to be the last: who believes it knows too little, never too much.
 _RECENT = 1.0
 #: Shapes of a table that are remembered.
@@ -56,6 +54,16 @@ def _settle(future: asyncio.Future[bool]) -> None:
         future.set_result(False)
 
 
+class Finished(NamedTuple):
+    """A batch that all tables have."""
+
+    batch: int
+    #: In the source's log, if it has one.
+    number: int | None
+    #: Seconds from when its newest change was made until it was applied, if that is known.
+    lag: float | None
+
+
 @dataclass
 class Served:
     """One table, its shapes, and who waits for them."""
@@ -63,7 +71,7 @@ class Served:
     history: History
     look: float
     work: Work
-    #: The last batch of a writer that all tables have, or had a moment ago, and its number in the source's log.
+    #: The last batch of a writer that all tables have, or had a moment ago.
     finished: Callable[[str], Finished | None]
     shapes: OrderedDict[tuple[Definition, tuple[str, ...]], Shape] = field(default_factory=OrderedDict)
     waiting: dict[int, tuple[Shape, dict[asyncio.Future[bool], Tell]]] = field(default_factory=dict)
@@ -89,7 +97,8 @@ class Served:
         writer = self.history.facts.writer
         told = self.finished(writer) if writer else None
         self.history.advance()
-        self.history.finish(told if writer == self.history.facts.writer else None)
+        known = told if writer == self.history.facts.writer else None
+        self.history.finish((known.batch, known.number) if known else None)
 
     def _behind(self, asked: Asked) -> bool:
         if self.history.tip < 0:
@@ -220,9 +229,9 @@ class Lake:
         entries = Entries(self.log((*place[:-1], place[-1] + LOG)))
         every, keep = max(1, options.snapshot_every), options.keep_versions
         history = History(self.log(place), relation, entries, every=every, keep=keep)
-        return Served(history, options.look_ms / 1000, self.work, self._finished)
+        return Served(history, options.look_ms / 1000, self.work, self.finished)
 
-    def _finished(self, writer: str) -> Finished | None:
+    def finished(self, writer: str) -> Finished | None:
         """The last batch of a writer that all tables have; None if it is not known. One look is for all tables."""
         looked, told = self.batches.get(writer, (float("-inf"), None))
         if (now := time.monotonic()) - looked > _RECENT:
@@ -231,7 +240,8 @@ class Lake:
             batch = max((int(each.base_name) for each in listed if each.base_name.isdecimal()), default=None)
             if batch is not None:
                 with suppress(FileNotFoundError), self.files.open_input_file(f"{folder}/{batch}") as file:
-                    told = batch, json.loads(file.read())
+                    note = json.loads(file.read())
+                    told = Finished(batch, note["number"], note["lag"])
             self.batches[writer] = now, told
         return told
 

@@ -35,7 +35,8 @@ class Seen:
     commit: Commit
     rows: int
     changed_at: int | None
-    batch: int | None
+    #: Who wrote the last batch, and which that is.
+    mark: tuple[str, int] | None
 
 
 @dataclass
@@ -75,8 +76,16 @@ class Overview:
             return {**name, "problem": "it cannot be read now"}
         if seen is None:
             return None
-        changed = {"changed_at": seen.changed_at and _time(seen.changed_at), "batch": seen.batch}
-        return {**name, "rows": seen.rows, "version": seen.commit.version, **changed}
+        writer, batch = seen.mark or ("", None)
+        finished = self.lake.finished(writer) if writer else None
+        return {
+            **name,
+            "rows": seen.rows,
+            "version": seen.commit.version,
+            "changed_at": seen.changed_at and _time(seen.changed_at),
+            "batch": batch,
+            "lag_seconds": None if finished is None or finished.lag is None else round(finished.lag, 3),
+        }
 
     def _looked(self, place: tuple[str, ...]) -> Seen | None:
         log = self.lake.log(place)
@@ -89,19 +98,18 @@ class Overview:
         return known
 
 
-def _last(log: DeltaLog, newest: Commit) -> tuple[int | None, int | None]:
+def _last(log: DeltaLog, newest: Commit) -> tuple[int | None, tuple[str, int] | None]:
     """When rows last changed, and the last batch; None of what is too long ago."""
-    changed_at = batch = None
+    changed_at = mark = None
     commit: Commit | None = newest
     for _ in range(_VERSIONS):
-        if commit is None or (changed_at is not None and batch is not None):
+        if commit is None or (changed_at is not None and mark is not None):
             break
         if changed_at is None and (commit.added or commit.removed):
             changed_at = commit.at
-        if batch is None and (mark := marked(commit)):
-            batch = mark[1]
+        mark = mark or marked(commit)
         commit = log.commit(commit.version - 1)
-    return changed_at, batch
+    return changed_at, mark
 
 
 def _rows(log: DeltaLog, state: State) -> int:

@@ -354,7 +354,8 @@ function list({ now, tables, left_out }) {
     if (known.told && known.told.version !== table.version) flash(known.rows);
     known.told = table;
     known.rows.textContent = table.rows === undefined ? "–" : number.format(table.rows);
-    known.batch.textContent = table.batch ?? "–";
+    known.lag.textContent = table.lag_seconds == null ? "–" : lasting(table.lag_seconds);
+    known.lag.title = table.batch == null ? "" : `batch ${table.batch}`;
     known.problem.textContent = table.problem ?? "";
   });
   at("filter-label").hidden = tables.length < 12;
@@ -372,13 +373,13 @@ function add(name) {
   const row = element("tr");
   const head = element("th");
   const link = element("a", name);
-  const known = { row, rows: element("td"), age: element("td"), batch: element("td"), problem: element("div") };
+  const known = { row, rows: element("td"), age: element("td"), lag: element("td"), problem: element("div") };
   head.scope = "row";
   link.href = `#${new URLSearchParams({ table: name })}`;
   known.problem.classList.add("problem");
   head.append(link, known.problem);
-  for (const cell of [known.rows, known.age, known.batch]) cell.classList.add("number");
-  row.append(head, known.rows, known.age, known.batch);
+  for (const cell of [known.rows, known.age, known.lag]) cell.classList.add("number");
+  row.append(head, known.rows, known.age, known.lag);
   listed.set(name, known);
   return known;
 }
@@ -398,10 +399,14 @@ function ages() {
 }
 
 function since(seconds) {
-  if (seconds < 1) return "now";
+  return seconds < 1 ? "now" : `${lasting(seconds)} ago`;
+}
+
+function lasting(seconds) {
+  if (seconds < 1) return "< 1 s";
   const steps = [["s", 60], ["min", 60], ["h", 24], ["d", Infinity]];
   for (const [unit, most] of steps) {
-    if (seconds < most) return `${Math.floor(seconds)} ${unit} ago`;
+    if (seconds < most) return `${Math.floor(seconds)} ${unit}`;
     seconds /= most;
   }
 }

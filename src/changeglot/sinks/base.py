@@ -7,6 +7,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -148,11 +149,12 @@ class LakeSink(ABC):
         return {}
 
     def finish(  # noqa: B027  # Most have nobody to tell.
-        self, spark: SparkSession, mark: Mark, *, whole: bool
+        self, spark: SparkSession, mark: Mark, newest: datetime | None, *, whole: bool
     ) -> None:
         """Lets those who serve the tables know that all have the batch, also those that it did not change.
 
-        `whole`: the tables are as of one moment then, at which the mark stands.
+        `newest`: when the last of its changes was made. `whole`: the tables are as of one moment then, at which the
+        mark stands.
         """
 
     @abstractmethod

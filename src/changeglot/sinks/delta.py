@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import ClassVar
 
 from pyspark.sql import SparkSession
@@ -76,9 +78,11 @@ class Delta(LakeSink):
     def remarks(self, mark: Mark) -> Mapping[str, str]:
         return {"spark.databricks.delta.commitInfo.userMetadata": str(mark.stand)} if mark.stand else {}
 
-    def finish(self, spark: SparkSession, mark: Mark, *, whole: bool) -> None:
+    def finish(self, spark: SparkSession, mark: Mark, newest: datetime | None, *, whole: bool) -> None:
         folder = "/".join((self.path.rstrip("/"), *FINISHED, safe(mark.writer)))
-        Notes(spark, folder).write(mark.batch, mark.stand.number if mark.stand and whole else None)
+        number = mark.stand.number if mark.stand and whole else None
+        lag = time.time() - newest.timestamp() if newest else None
+        Notes(spark, folder).write(mark.batch, {"number": number, "lag": lag})
 
     def tidy(self, spark: SparkSession, table: str, hours: int) -> None:
         spark.sql(f"OPTIMIZE {table}")
