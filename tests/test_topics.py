@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import Run
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from services import Kafka, RocketMQ
 from shop import TYPES, write
@@ -107,6 +108,32 @@ def test_rocketmq_to_rocketmq_to_tables_is_exact(
         assert stored(spark, back, "r_shop", table) == rows(one, table)
     logs = [spark.table(back.sink.identifier("r_shop", f"{table}__log")).count() for table in ("orders", "items")]
     assert sum(logs) == sent.count() // 2
+
+
+def test_a_run_that_ends_has_all_after_one_that_was_cut(
+    spark: SparkSession, rocketmq: RocketMQ, tmp_path: Path, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = shop(32, "cut_shop", 30)
+    first, *others = [value for _, _, value in one.messages(spark, "canal")]
+    content = {
+        "source": {"type": "rocketmq", "servers": rocketmq.address, "topics": ["r-cut"], "format": "canal"},
+        "sink": lake(warehouse),
+        "tables": [{"match": "*", "keys": ["id"], "columns": TYPES}],
+        "checkpoint": str(tmp_path / "cut"),
+    }
+    made = config.pipeline(content, name="cut")
+
+    def cut(*_: object) -> None:
+        raise RuntimeError("cut")
+
+    fill(spark, rocketmq, "r-cut", [first])
+    with monkeypatch.context() as patched:
+        patched.setattr(Pipeline, "_apply", cut)
+        with pytest.raises(StreamingQueryException, match="cut"):
+            run(made, spark)
+    fill(spark, rocketmq, "r-cut", [*others])
+    run(made, spark)
+    assert stored(spark, made, "cut_shop", "orders") == rows(one, "orders")
 
 
 def test_files_have_every_format_once_and_in_order(spark: SparkSession, tmp_path: Path, warehouse: Path) -> None:

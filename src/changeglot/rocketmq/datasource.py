@@ -129,8 +129,9 @@ class QueueStream(DataSourceStreamReader):
         return _told(_starts(self._options, self._bounds()))
 
     def latestOffset(self) -> Offsets:  # noqa: N802
-        # A queue that is not listed stays where it was: its broker is away.
-        self._latest |= {queue: each.end for queue, each in self._bounds(self._latest).items()}
+        if not (self._options.up_to_now and self._latest):
+            # A queue that is not listed stays where it was: its broker is away.
+            self._latest |= {queue: each.end for queue, each in self._bounds(self._latest).items()}
         return _told(self._latest)
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
@@ -163,6 +164,8 @@ class LimitedQueueStream(QueueStream):
         """Any: Spark's ReadLimit, which 4.1 does not have, as it has no arguments here."""
         begun = {queue: offset for queue, offset in _heard(start).items() if queue.topic in self._options.named}
         bounds = self._target or self._bounds(begun)
+        if self._options.up_to_now:
+            self._target = bounds
         return _told(_limited(begun, bounds, getattr(limit, "max_rows", None)))
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802

@@ -65,6 +65,7 @@ class Reading(_Cluster):
     consumer_group: str = option("whose offsets RocketMQ's tools are to show; not where reading begins", "")
     pull_batch: int = option("messages that one request asks for; a broker gives no more than it is set to", 32)
     max_offsets_per_trigger: int = option("messages that a batch of a stream takes at most; Spark 4.2 and newer", 0)
+    up_to_now: bool = option("whether a stream has no more than what is there when it first looks", False)
 
     def __post_init__(self) -> None:
         super().__post_init__()

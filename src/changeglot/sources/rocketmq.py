@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -21,11 +21,16 @@ class RocketMQ(Cluster, MessageSource):
 
     name: ClassVar[str] = "rocketmq"
     marked: ClassVar[bool] = True
+    bounded: ClassVar[bool] = False
 
     topics: tuple[str, ...] = option("topics by their names", example="[orders]")
     start: str = option("where a new pipeline begins: earliest, latest, or JSON of offsets", "earliest")
     fail_on_data_loss: bool = option("stop when messages are gone that were not read", True)
     group: str = option("the consumer group that RocketMQ's tools show the progress of", "")
+    ends: bool = field(default=False, repr=False)
+
+    def ending(self) -> Self:
+        return replace(self, ends=True)
 
     @property
     def _options(self) -> dict[str, str]:
@@ -35,6 +40,7 @@ class RocketMQ(Cluster, MessageSource):
             "startingOffsets": self.start,
             "failOnDataLoss": str(self.fail_on_data_loss).lower(),
             "consumerGroup": self.group,
+            "upToNow": str(self.ends).lower(),
         }
 
     def check(self, spark: SparkSession) -> None:
