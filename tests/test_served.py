@@ -160,6 +160,11 @@ class Database:
     def shapes(self) -> list[dict[str, Any]]:
         """Any: of JSON."""
         a, b = {"table": self.table("a")}, {"table": self.table("b")}
+        # Two subsets that are all rows.
+        subsets = [
+            {"where": f"id {sign} $1", "params": {"1": "30"}, "method": method}
+            for sign, method in (("<", "GET"), (">=", "POST"))
+        ]
         return [
             {"params": a},
             {"params": {**a, "replica": "full"}, "liveSse": True},
@@ -167,6 +172,7 @@ class Database:
             {"params": {**a, "where": "(id & 1) = 0", "columns": ["id", "name", "at"]}, "liveSse": True},
             {"params": {**b, "replica": "full"}},
             {"params": {**b, "where": "tag LIKE 'x%' OR note = ''"}, "liveSse": True},
+            {"params": a, "log": "changes_only", "subsets": subsets},
         ]
 
     def expected(self, shapes: Sequence[Mapping[str, Any]] | None = None) -> dict[int, Any]:
@@ -426,7 +432,7 @@ def test_a_client_has_what_the_source_has_whoever_is_killed_when(world: World, e
         client.until(origin.expected())
         # Who dies forgets nothing: nobody begins anew.
         assert client.handles == handles
-        assert {control for _, control in client.controls} == {"snapshot-end"}
+        assert "must-refetch" not in {control for _, control in client.controls}
         origin.widen()
         client.until(origin.expected())
         assert {(number, "must-refetch") for number in range(len(shapes))} <= set(client.controls)
@@ -571,7 +577,7 @@ def test_clients_behind_a_balancer_and_behind_a_cache_are_right_while_changes_go
         assert seen[proxies.cache, "HIT"] > 0
         for server in (one, other):
             assert seen[proxies.balancer, f"127.0.0.1:{server.port}"] > 0
-        assert not [each for each in clients for _, control in each.controls if control != "snapshot-end"]
+        assert not [each for each in clients for _, control in each.controls if control == "must-refetch"]
         origin.step()
         all_right()
 
@@ -670,7 +676,7 @@ def test_upkeep_harms_no_client_and_those_whose_files_are_gone_begin_anew(kept: 
             made.go_on(10)
             client.until(expected())
             tidy()
-        assert {control for _, control in client.controls} == {"snapshot-end"}
+        assert "must-refetch" not in {control for _, control in client.controls}
         assert list(made.folder.glob("lake/kept/orders/_delta_log/*.checkpoint.parquet"))
         server.kill()
         made.go_on(10)

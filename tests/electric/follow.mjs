@@ -1,4 +1,5 @@
-// Follows shapes with Electric's own client: `follow.mjs CLIENT URL SHAPES`, SHAPES a JSON list of options of ShapeStream.
+// Follows shapes with Electric's own client: `follow.mjs CLIENT URL SHAPES`, SHAPES a JSON list of options of ShapeStream,
+// and of `subsets` that are asked for.
 // Writes a line of JSON whenever a shape is up to date, and for what goes wrong.
 import { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";
@@ -9,7 +10,7 @@ const { Shape, ShapeStream } = await import(pathToFileURL(found));
 const say = (line) =>
   console.log(JSON.stringify(line, (_, value) => (typeof value === "bigint" ? `${value}n` : value)));
 
-JSON.parse(shapes).forEach((options, number) => {
+JSON.parse(shapes).forEach(({ subsets = [], ...options }, number) => {
   const stream = new ShapeStream({
     url,
     ...options,
@@ -19,7 +20,9 @@ JSON.parse(shapes).forEach((options, number) => {
     for (const { headers } of messages)
       if (headers.control && headers.control !== "up-to-date") say({ shape: number, control: headers.control });
   });
-  new Shape(stream).subscribe(({ value }) =>
+  const shape = new Shape(stream);
+  shape.subscribe(({ value }) =>
     say({ shape: number, handle: stream.shapeHandle, offset: stream.lastOffset, rows: Object.fromEntries(value) }),
   );
+  for (const subset of subsets) shape.requestSnapshot(subset);
 });
