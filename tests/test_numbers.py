@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
+from recorded import until
 from test_capture import Shop
 from test_serve import ELECTRIC, PATIENCE, Served, Shopping, pages, serving
 
@@ -219,9 +220,13 @@ def test_an_app_waits_for_its_own_transaction(numbered: Numbered, electric: Path
         found = [lines.get(timeout=PATIENCE) for _ in range(2)]
         assert {each["transaction"] for each in found} == {int(mine), int(undone)}
         assert all(each["rows"][0] == [1, "other"] for each in found)
-        # How far it was behind is known then.
-        tables = {each["table"]: each for each in server.ask(path="/v1/tables").json["tables"]}
-        assert tables["public.u"]["lag_seconds"] > 0
+
+        def lag() -> float | None:
+            (found,) = [each for each in server.ask(path="/v1/tables").json["tables"] if each["table"] == "public.u"]
+            return cast("float | None", found["lag_seconds"])
+
+        # A moment later it is known how far behind that was.
+        until(lambda: (lag() or 0) > 0, PATIENCE)
 
 
 def test_a_lake_that_follows_another_has_its_rows(numbered: Numbered, tmp_path: Path) -> None:
