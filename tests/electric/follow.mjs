@@ -10,7 +10,7 @@ const { Shape, ShapeStream } = await import(pathToFileURL(found));
 const say = (line) =>
   console.log(JSON.stringify(line, (_, value) => (typeof value === "bigint" ? `${value}n` : value)));
 
-JSON.parse(shapes).forEach(({ subsets = [], ...options }, number) => {
+JSON.parse(shapes).forEach(async ({ subsets = [], ...options }, number) => {
   const stream = new ShapeStream({
     url,
     ...options,
@@ -24,5 +24,6 @@ JSON.parse(shapes).forEach(({ subsets = [], ...options }, number) => {
   shape.subscribe(({ value }) =>
     say({ shape: number, handle: stream.shapeHandle, offset: stream.lastOffset, rows: Object.fromEntries(value) }),
   );
-  for (const subset of subsets) shape.requestSnapshot(subset);
+  // One after the other: of two that come from other versions, the client would follow the later one alone.
+  for (const subset of subsets) await shape.requestSnapshot(subset);
 });

@@ -267,7 +267,9 @@ class Reply:
         tx = self.history.steps[tip].tx
         metadata = {**self.shape.visible(tip), "snapshot_mark": mark, "database_lsn": str(tx)}
         body = b'{"metadata":' + json.dumps(metadata, separators=(",", ":")).encode() + b',"data":[' + data + b"]}"
-        headers = {**self.about(base, self.tail), "electric-snapshot": "true", "cache-control": "no-cache"}
+        # The client goes on from there: with the changes since it last asked, of which rows of other subsets may be.
+        end = self.asked.offset if self.asked.handle and self.asked.offset else self.tail
+        headers = {**self.about(base, end), "electric-snapshot": "true", "cache-control": "no-cache"}
         return Answer(200, body, headers)
 
     def _sorted(self, rows: pa.Table, subset: Subset) -> pa.Table:
