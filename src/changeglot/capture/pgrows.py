@@ -19,6 +19,7 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 
 from changeglot.capture.pgcatalog import Catalog, Table, telling
+from changeglot.capture.pgseen import View
 from changeglot.capture.pgserver import Server
 from changeglot.capture.spool import Spool, move
 from changeglot.errors import Rewritten as Rewritten
@@ -87,8 +88,7 @@ class Snapshot:
     @property
     def ends(self) -> bytes:
         """Lines that say of each table that all its rows are there, and what they are."""
-        xmin, xmax, others = self.seen.split(":")
-        told = "\t".join(map(json.dumps, (xmin, xmax, others.split(",") if others else [])))
+        told = "\t".join(map(json.dumps, View.of(self.seen).told.values()))
         relations = dict.fromkeys(each.relation for each in self.chunks)
         return "".join(f"e\t{relation}\t{n}\t{told}\n" for n, relation in enumerate(relations)).encode()
 

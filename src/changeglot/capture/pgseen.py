@@ -37,6 +37,22 @@ class View(NamedTuple):
     def __str__(self) -> str:
         return f"{self.begin}:{self.end}:{','.join(map(str, sorted(self.others)))}"
 
+    @property
+    def told(self) -> dict[str, str | list[str]]:
+        """In Electric's words."""
+        return {"xmin": str(self.begin), "xmax": str(self.end), "xip_list": list(map(str, sorted(self.others)))}
+
+    @property
+    def lower(self) -> Self:
+        """By the lower halves of numbers; of those that went round since nothing is known.
+
+        >>> View.of(f"{2**32 - 1}:{2**32 + 9}:{2**32 - 1},{2**32 + 7}").lower
+        View(begin=0, end=9, others=frozenset({7}))
+        """
+        above = self.end - self.end % _HALF
+        others = frozenset(each - above for each in self.others if each >= above)
+        return self._replace(begin=max(0, self.begin - above), end=self.end - above, others=others)
+
     def has(self, number: int) -> bool:
         return number < self.end and number not in self.others
 

@@ -268,7 +268,7 @@ class Reply:
         metadata = {**self.shape.visible(tip), "snapshot_mark": mark, "database_lsn": str(tx)}
         body = b'{"metadata":' + json.dumps(metadata, separators=(",", ":")).encode() + b',"data":[' + data + b"]}"
         # The client goes on from there: with the changes since it last asked, of which rows of other subsets may be.
-        end = self.asked.offset if self.asked.handle and self.asked.offset else self.tail
+        end = self.asked.offset or self.tail
         headers = {**self.about(base, end), "electric-snapshot": "true", "cache-control": "no-cache"}
         return Answer(200, body, headers)
 

@@ -261,9 +261,7 @@ class DeltaLog:
         except FileNotFoundError as error:
             raise Gone(f'"{path}" of the table is no longer there') from error
         made = [
-            stored.column(each.stored)
-            if each.kind in _NESTED
-            else stored.column(each.stored).cast(arrow(each.kind))
+            _typed(stored.column(each.stored), each.kind)
             if each.stored in there
             else pa.chunked_array([pa.nulls(stored.num_rows, arrow(each.kind))])
             for each in columns
@@ -354,6 +352,10 @@ def commit(version: int, actions: Iterator[Mapping[str, Any]]) -> Commit:
         if "txn" in action:
             marks.append((action["txn"]["appId"], int(action["txn"]["version"])))
     return Commit(version, tuple(added), tuple(removed), metadata, marks[0] if marks else None, at, stand)
+
+
+def _typed(values: pa.ChunkedArray, kind: str) -> pa.ChunkedArray:
+    return values if kind in _NESTED else values.cast(arrow(kind))
 
 
 def arrow(kind: str) -> pa.DataType:

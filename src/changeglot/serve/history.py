@@ -85,7 +85,6 @@ class Step:
 class Diff:
     """Rows that a version changed, each with what it was and what it is; rows of NULLs where it was or is not."""
 
-    version: int
     tx: int
     key: pa.Array
     old: pa.Table
@@ -329,7 +328,6 @@ class History:
             by = pa.array(own.order, pa.int64())
             keys, old_at, new_at = keys.take(by), old_at.take(by), new_at.take(by)
         return Diff(
-            step.version,
             step.tx,
             keys,
             gone.take(old_at),

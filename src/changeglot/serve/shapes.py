@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from changeglot.capture.pgseen import View
 from changeglot.serve import spelling
 from changeglot.serve.delta import Gone
 from changeglot.serve.history import Diff, Facts, History
@@ -221,7 +222,7 @@ class Shape:
     def _counted(self, diff: Diff, shown: Sequence[int]) -> Iterator[tuple[int, str]]:
         """The rows, each with the end of its headers: a version is one transaction."""
         # Where transactions are the source's, nobody knows of which this is.
-        ids = "" if self.history.steps[diff.version].facts.epoch is not None else diff.tx
+        ids = diff.tx if self.facts.epoch is None else ""
         for at in shown:
             last = ',"last":true' if at == shown[-1] else ""
             yield at, f'"lsn":"{diff.tx}","op_position":{2 * at},"txids":[{ids}]{last}'
@@ -284,15 +285,8 @@ class Shape:
         if step.facts.epoch is None:
             following = str(step.tx + 1)
             return {"xmin": following, "xmax": following, "xip_list": []}
-        begin, end, others = (step.seen or "0:0:").split(":")
         # Messages tell the lower half of a transaction's number.
-        above = int(end) >> 32 << 32
-        running = [int(each) - above for each in others.split(",") if each and int(each) >= above]
-        return {
-            "xmin": str(max(0, int(begin) - above)),
-            "xmax": str(int(end) - above),
-            "xip_list": list(map(str, running)),
-        }
+        return View.of(step.seen or "0:0:").lower.told
 
     def up_to_date(self, tx: int) -> bytes:
         return _control("up-to-date", global_last_seen_lsn=str(tx))

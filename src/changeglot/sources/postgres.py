@@ -45,7 +45,7 @@ class Postgres(Captured, Server):
         position, transactions = max(told, default=(None, ""))
         # The next commit may begin where this one ends.
         number = None if position is None else (position - 1) & ~1
-        return Stand(max((each.get("epoch", 0) for each in newest), default=0), number, transactions)
+        return Stand(newest[0].get("epoch", 0) if newest else 0, number, transactions)
 
     def copy(self, rows: Snapshot) -> Copy:
         return partial(part(self.name).copy, self.server, rows.name)
