@@ -15,7 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from shop import TYPES, Shop, State, cut, parted, write
 
+import changeglot
 from changeglot import config, target
+from changeglot.apply import log
 from changeglot.apply.order import ORDER
 from changeglot.codecs import CODECS
 from changeglot.errors import ChangeglotError, ConfigError
@@ -383,6 +385,27 @@ def test_a_continuous_run_takes_what_comes_later(spark: SparkSession, tmp_path: 
         assert stored(spark, made, "going_on", "orders").keys() == {1, 2, 3}
     finally:
         query.stop()
+
+
+def test_what_is_compiled_for_one_batch_serves_the_next(spark: SparkSession) -> None:
+    message = {
+        "type": "INSERT",
+        "database": "d",
+        "table": "t",
+        "pkNames": ["id"],
+        "data": [{"id": "1"}],
+        "isDdl": False,
+    }
+    messages = spark.range(2).select(F.lit(json.dumps(message)).alias("value"), F.col("id").cast("string").alias(ORDER))
+    changes = changeglot.decode(messages, "canal")
+
+    def code(batch: int) -> list[str]:
+        stages = log.entries(changes, batch)._jdf.queryExecution().debug().codegenToSeq()
+        return [stages.apply(n)._2() for n in range(stages.size())]
+
+    assert code(1)
+    assert code(1) == code(2)
+    assert [row[log.BATCH] for row in log.entries(changes, 7).collect()] == [7, 7]
 
 
 @pytest.mark.parametrize("kind", SINKS)

@@ -106,3 +106,13 @@ def json_text(text: Column) -> Column:
 def row_of_task() -> Column:
     """BIGINT: which of its task's rows it is, from 0. Not for a stream, which Spark does not let number its rows."""
     return F.monotonically_increasing_id().bitwiseAND(F.lit((1 << 33) - 1))
+
+
+def varying(number: int) -> Column:
+    """BIGINT: the number, which is another one with each batch.
+
+    Text, and nothing that Spark knows to be always the same: it would write the number into the code that it compiles,
+    and compile that anew with each batch.
+    """
+    nothing = F.when(F.spark_partition_id() < 0, "")
+    return F.concat_ws("", F.lit(str(number)), nothing).cast("bigint")

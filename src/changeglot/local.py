@@ -15,6 +15,10 @@ from changeglot.errors import MissingError
 #: an expression of thousands of parts, the source line of each of which Spark would ask Python for.
 _JVM = (
     "-XX:-DontCompileHugeMethods -XX:MaxNodeLimit=200000 -XX:NodeLimitFudgeFactor=4000"
+    # In the usual 240 MB a pipeline of some tables finds no room within the hour, and is then compiled over and over.
+    " -XX:ReservedCodeCacheSize=1g"
+    # Spark looks through what an error says, character by character, one call within another.
+    " -Xss4m"
     # Most objects die with their row: no barriers are needed to find the others.
     " -XX:+UseParallelGC"
 )

@@ -38,7 +38,7 @@ class Log:
     @lazy
     def alone(self) -> bool:
         """Has nobody else written it? From now on nobody else has, or is told that there are several."""
-        writer = self.sink.properties(self.spark, self.table).get(_WRITER)
+        writer = self.sink.property(self.spark, self.table, _WRITER)
         if writer not in (self.mark.writer, _SEVERAL):
             self.sink.put(self.spark, self.table, {_WRITER: _SEVERAL})
         return writer == self.mark.writer

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import and_
+
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from changeglot.columns import varying
 from changeglot.sinks.base import LakeSink, Mark
 from changeglot.sources.base import Reached
 
@@ -26,11 +30,15 @@ def publish(spark: SparkSession, sink: LakeSink, pipeline: str, reached: Reached
         "pipeline": F.lit(pipeline),
         "position": F.lit(reached.text),
         "numbers": F.array(*(F.lit(str(number)) for number in reached.numbers)),
-        "batch": F.lit(mark.batch),
+        "batch": varying(mark.batch),
         "at": F.current_timestamp(),
     }
     sink.create(spark, table, _COLUMNS)
+    same = reduce(and_, (F.col(name) == line[name] for name in ("pipeline", "position", "batch")))
+    if mark.replayed and not spark.table(table).where(same).isEmpty():
+        return
+    # Without a mark: for that Delta would read all of the table's log, with every batch.
     made = spark.range(1, numPartitions=1).select(
         *(line[name].cast(kind).alias(name) for name, kind in _COLUMNS.items())
     )
-    sink.append(made, table, mark.of("position"))
+    made.writeTo(table).append()

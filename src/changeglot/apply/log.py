@@ -7,6 +7,7 @@ from pyspark.sql import functions as F
 
 from changeglot.apply.order import ORDER
 from changeglot.apply.rows import given, s, settled, t
+from changeglot.columns import varying
 from changeglot.model import CHANGE
 
 #: What a change is known by when it comes a second time: its place in the source's log, else in the transport.
@@ -25,9 +26,7 @@ def entries(changes: DataFrame, number: int, *others: str) -> DataFrame:
     """The changes as lines of the log; `number`: of the batch; `others`: columns that are kept beside."""
     source = F.concat_ws(" ", F.slice(F.split(ORDER, " "), 1, 3), F.col("op"), F.to_json(F.col("key")))
     identity = F.when(F.col("position").isNotNull(), source).otherwise(F.col(ORDER))
-    return changes.select(
-        *CHANGE.fieldNames(), ORDER, identity.alias(IDENTITY), F.lit(number).cast("bigint").alias(BATCH), *others
-    )
+    return changes.select(*CHANGE.fieldNames(), ORDER, identity.alias(IDENTITY), varying(number).alias(BATCH), *others)
 
 
 def merge(lines: DataFrame, table: str) -> None:

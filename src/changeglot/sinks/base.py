@@ -179,10 +179,12 @@ class LakeSink(ABC):
 
     def key(self, spark: SparkSession, table: str) -> tuple[str, ...]:
         """The key that the table was made with."""
-        return tuple(json.loads(self.properties(spark, table).get(KEY, "[]")))
+        return tuple(json.loads(self.property(spark, table, KEY) or "[]"))
 
-    def properties(self, spark: SparkSession, table: str) -> dict[str, str]:
-        return {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {table}").collect()}
+    def property(self, spark: SparkSession, table: str, name: str) -> str | None:
+        """One of the table's properties."""
+        told = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {table}").collect()}
+        return told.get(name)
 
     def put(self, spark: SparkSession, table: str, properties: Mapping[str, str]) -> None:
         """Gives the table other properties."""

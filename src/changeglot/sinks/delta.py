@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pyspark.sql import SparkSession
 
@@ -49,10 +49,14 @@ class Delta(LakeSink):
 
     def exists(self, spark: SparkSession, table: str) -> bool:
         # Spark's catalog knows no table by its path.
-        jvm = spark.sparkContext._jvm
-        assert jvm is not None
-        path = table.removeprefix("delta.").strip("`").replace("``", "`")
-        return bool(jvm.io.delta.tables.DeltaTable.isDeltaTable(spark._jsparkSession, path))
+        return bool(_jvm(spark).io.delta.tables.DeltaTable.isDeltaTable(spark._jsparkSession, _path(table)))
+
+    def property(self, spark: SparkSession, table: str, name: str) -> str | None:
+        # SHOW TBLPROPERTIES also tells by what the table is clustered, and reads all of its log for that.
+        log = _jvm(spark).org.apache.spark.sql.delta.DeltaLog
+        snapshot = log.forTableWithSnapshot(spark._jsparkSession, _path(table))._2()
+        found = snapshot.metadata().configuration().get(name)
+        return str(found.get()) if found.isDefined() else None
 
     def traits(self, searched: Sequence[str]) -> dict[str, str]:
         told = {"delta.dataSkippingStatsColumns": ",".join(map(quoted, searched))} if searched else {}
@@ -90,3 +94,15 @@ class Delta(LakeSink):
         tasks = str(4 * spark.sparkContext.defaultParallelism)
         with configured(spark, {"spark.sql.sources.parallelPartitionDiscovery.parallelism": tasks}):
             spark.sql(f"VACUUM {table} RETAIN {hours} HOURS")
+
+
+def _path(table: str) -> str:
+    """Of a table by its identifier."""
+    return table.removeprefix("delta.").strip("`").replace("``", "`")
+
+
+def _jvm(spark: SparkSession) -> Any:
+    """Any: packages and classes of Java's, by their names."""
+    found = spark.sparkContext._jvm
+    assert found is not None
+    return found

@@ -15,6 +15,14 @@ from changeglot.errors import ConfigError
 from changeglot.options import option, words
 from changeglot.sources.base import LANE, PLACE, SENT, MessageSource
 
+#: Of a task, which reads one partition, Kafka's client asks for more only when all that came is used up, and the task
+#: waits: so more comes at a time.
+_AT_A_TIME = {
+    "max.partition.fetch.bytes": str(16 << 20),
+    "fetch.max.bytes": str(64 << 20),
+    "receive.buffer.bytes": str(2 << 20),
+}
+
 
 @dataclass(frozen=True)
 class Kafka(MessageSource):
@@ -39,7 +47,7 @@ class Kafka(MessageSource):
 
     @property
     def _client(self) -> dict[str, str]:
-        return kafka.client(self.servers, {"isolation.level": "read_committed", **self.kafka})
+        return kafka.client(self.servers, {"isolation.level": "read_committed", **_AT_A_TIME, **self.kafka})
 
     @property
     def _options(self) -> dict[str, str]:
