@@ -15,7 +15,7 @@ from changeglot.errors import MissingError
 #: an expression of thousands of parts, the source line of each of which Spark would ask Python for.
 _JVM = (
     "-XX:-DontCompileHugeMethods -XX:MaxNodeLimit=200000 -XX:NodeLimitFudgeFactor=4000"
-    # In the usual 240 MB a pipeline of some tables finds no room within the hour, and is then compiled over and over.
+    # A pipeline of some tables nearly fills the usual 240 MB, and was then seen to take two or three times as long.
     " -XX:ReservedCodeCacheSize=1g"
     # Spark looks through what an error says, character by character, one call within another.
     " -Xss4m"
