@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from changeglot.apply.order import ORDER
 from changeglot.apply.rows import given, s, sets, settled, t
 from changeglot.apply.tidings import table_name
+from changeglot.columns import varying
 from changeglot.options import option
 from changeglot.sinks.base import LakeSink, Mark
 from changeglot.sources.base import PLACE
@@ -86,7 +87,7 @@ class Quarantine:
             "format": F.col("format"),
             "key": F.col(f"{MESSAGE}.key"),
             "value": F.col(f"{MESSAGE}.value"),
-            "batch": F.lit(mark.batch).cast("bigint"),
+            "batch": varying(mark.batch),
             "at": F.current_timestamp(),
             "replay": F.lit(None).cast("string"),
         }

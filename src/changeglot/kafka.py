@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from changeglot import jars
 from changeglot.errors import ConfigError, MissingError
+from changeglot.settings import jvm
 
 #: Spark's connector.
 _CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
@@ -56,13 +57,12 @@ def options(servers: str, words: Mapping[str, str]) -> dict[str, str]:
 @contextmanager
 def admin(spark: SparkSession, settings: Mapping[str, str], path: str) -> Iterator[Any]:
     """Kafka's own AdminClient; what it complains of is told as of the option at `path`. Any: a Java object."""
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None
-    properties = jvm.java.util.Properties()
+    java = jvm(spark)
+    properties = java.java.util.Properties()
     for name, value in {**_TIMES, **settings}.items():
         properties.put(name, value)
     try:
-        made = jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)
+        made = java.org.apache.kafka.clients.admin.AdminClient.create(properties)
     except TypeError as error:
         hint = f"Start the session with spark.jars.packages={_CONNECTOR}:{pyspark.__version__}; `changeglot run` does."
         raise MissingError("Spark's connector for Kafka is not in this session", hint=hint) from error
@@ -73,15 +73,13 @@ def admin(spark: SparkSession, settings: Mapping[str, str], path: str) -> Iterat
     except Py4JJavaError as error:
         raise _told(error, settings["bootstrap.servers"], path) from error
     finally:
-        made.close(jvm.java.time.Duration.ofSeconds(1))
+        made.close(java.java.time.Duration.ofSeconds(1))
 
 
 def lanes(spark: SparkSession, admin: Any, topics: Iterable[str]) -> dict[str, int]:
     """How many partitions each of the topics has that are there. Any: Kafka's client."""
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None
     there = set(admin.listTopics().names().get())
-    wanted = jvm.java.util.ArrayList()
+    wanted = jvm(spark).java.util.ArrayList()
     for topic in topics:
         if topic in there:
             wanted.add(topic)

@@ -8,6 +8,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from changeglot.settings import jvm
+
 #: So many of the last are kept. Spark never goes back further than one batch.
 _KEPT = 10
 
@@ -48,9 +50,7 @@ class Notes:
 
     def _path(self, name: str) -> Any:
         """Any: Hadoop's path, a Java object."""
-        jvm = self.spark.sparkContext._jvm
-        assert jvm is not None
-        return jvm.org.apache.hadoop.fs.Path(f"{self.folder.rstrip('/')}/{name}" if name else self.folder)
+        return jvm(self.spark).org.apache.hadoop.fs.Path(f"{self.folder.rstrip('/')}/{name}" if name else self.folder)
 
     def numbers(self) -> list[int]:
         """The batches that have one."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import and_
-
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -34,11 +31,11 @@ def publish(spark: SparkSession, sink: LakeSink, pipeline: str, reached: Reached
         "at": F.current_timestamp(),
     }
     sink.create(spark, table, _COLUMNS)
-    same = reduce(and_, (F.col(name) == line[name] for name in ("pipeline", "position", "batch")))
-    if mark.replayed and not spark.table(table).where(same).isEmpty():
+    said = (F.col("pipeline") == pipeline) & (F.col("position") == reached.text) & (F.col("batch") == mark.batch)
+    if mark.replayed and not spark.table(table).where(said).isEmpty():
         return
     # Without a mark: for that Delta would read all of the table's log, with every batch.
     made = spark.range(1, numPartitions=1).select(
         *(line[name].cast(kind).alias(name) for name, kind in _COLUMNS.items())
     )
-    made.writeTo(table).append()
+    sink.append(made, table, None)

@@ -1,9 +1,10 @@
-"""Settings of a session, for a while."""
+"""A session: its settings, for a while, and its JVM."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -22,3 +23,10 @@ def configured(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
                 spark.conf.unset(name)
             else:
                 spark.conf.set(name, old)
+
+
+def jvm(spark: SparkSession) -> Any:
+    """Any: packages and classes of Java's, by their names."""
+    found = spark.sparkContext._jvm
+    assert found is not None
+    return found

@@ -169,11 +169,11 @@ class LakeSink(ABC):
             with configured(spark, {**settings, **self.merging, **self.remarks(mark)}):
                 write()
 
-    def append(self, rows: DataFrame, table: str, mark: Mark) -> None:
-        """Adds the rows to the table, unless it was done. Other commits may be on their way meanwhile."""
-        if not (mark.replayed and self.done(rows.sparkSession, table, mark)):
+    def append(self, rows: DataFrame, table: str, mark: Mark | None) -> None:
+        """Adds the rows to the table, unless it was done, which the mark tells. Other commits may be on their way."""
+        if not (mark and mark.replayed and self.done(rows.sparkSession, table, mark)):
             writer = rows.writeTo(table)
-            for name, value in self.marks(mark).items():
+            for name, value in (self.marks(mark) if mark else {}).items():
                 writer = writer.option(name, value)
             writer.append()
 

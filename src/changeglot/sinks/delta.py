@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pyspark.sql import SparkSession
 
 from changeglot.columns import quoted
 from changeglot.notes import Notes
-from changeglot.settings import configured
+from changeglot.settings import configured, jvm
 from changeglot.sinks.base import UNORDERED, LakeSink, Mark, assigned, declared, safe
 
 _PROPERTIES = {
@@ -49,11 +49,11 @@ class Delta(LakeSink):
 
     def exists(self, spark: SparkSession, table: str) -> bool:
         # Spark's catalog knows no table by its path.
-        return bool(_jvm(spark).io.delta.tables.DeltaTable.isDeltaTable(spark._jsparkSession, _path(table)))
+        return bool(jvm(spark).io.delta.tables.DeltaTable.isDeltaTable(spark._jsparkSession, _path(table)))
 
     def property(self, spark: SparkSession, table: str, name: str) -> str | None:
         # SHOW TBLPROPERTIES also tells by what the table is clustered, and reads all of its log for that.
-        log = _jvm(spark).org.apache.spark.sql.delta.DeltaLog
+        log = jvm(spark).org.apache.spark.sql.delta.DeltaLog
         snapshot = log.forTableWithSnapshot(spark._jsparkSession, _path(table))._2()
         found = snapshot.metadata().configuration().get(name)
         return str(found.get()) if found.isDefined() else None
@@ -99,10 +99,3 @@ class Delta(LakeSink):
 def _path(table: str) -> str:
     """Of a table by its identifier."""
     return table.removeprefix("delta.").strip("`").replace("``", "`")
-
-
-def _jvm(spark: SparkSession) -> Any:
-    """Any: packages and classes of Java's, by their names."""
-    found = spark.sparkContext._jvm
-    assert found is not None
-    return found

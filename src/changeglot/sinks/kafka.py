@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from changeglot import kafka
 from changeglot.errors import ChangeglotError
 from changeglot.options import option, words
+from changeglot.settings import jvm
 from changeglot.sinks.messages import LANE, SENT, TOPIC, MessageSink
 
 #: Few large requests: a batch of ours waits for all of them at its end, and not for any before. Kafka's own defaults
@@ -43,17 +44,16 @@ class Kafka(MessageSink):
             admin.describeCluster().clusterId().get()
 
     def lanes(self, spark: SparkSession, topics: Collection[str]) -> dict[str, int]:
-        jvm = spark.sparkContext._jvm
-        assert jvm is not None
+        java = jvm(spark)
         with kafka.admin(spark, kafka.client(self.servers, self.kafka), "sink.servers") as admin:
             found = kafka.lanes(spark, admin, topics)
             missing = [topic for topic in topics if topic not in found]
             if missing:
-                empty = jvm.java.util.Optional.empty()
-                count = jvm.java.util.Optional.of(self.partitions) if self.partitions else empty
-                new = jvm.java.util.ArrayList()
+                empty = java.java.util.Optional.empty()
+                count = java.java.util.Optional.of(self.partitions) if self.partitions else empty
+                new = java.java.util.ArrayList()
                 for topic in missing:
-                    new.add(jvm.org.apache.kafka.clients.admin.NewTopic(topic, count, empty))
+                    new.add(java.org.apache.kafka.clients.admin.NewTopic(topic, count, empty))
                 admin.createTopics(new).all().get()
             # A broker that is busy knows of a new topic some moments later.
             late = time.monotonic() + _PATIENCE

@@ -12,6 +12,7 @@ from changeglot.apply.order import place
 from changeglot.columns import row_of_task
 from changeglot.inputs import keyed
 from changeglot.options import option
+from changeglot.settings import jvm
 from changeglot.sources.base import PLACE, MessageSource
 
 # Spark cuts files into pieces by how many cores there are, and packs small ones together. With both sizes the same it
@@ -40,10 +41,8 @@ class Files(MessageSource):
 
     def _streamed(self, spark: SparkSession) -> str:
         """The path as a stream takes it: of a single file, a glob that it alone meets."""
-        jvm, context = spark.sparkContext._jvm, spark.sparkContext._jsc
-        assert jvm is not None
-        path = jvm.org.apache.hadoop.fs.Path(self.path)
-        system = path.getFileSystem(context.hadoopConfiguration())
+        path = jvm(spark).org.apache.hadoop.fs.Path(self.path)
+        system = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
         is_file = system.exists(path) and system.getFileStatus(path).isFile()
         return f"{self.path[:-1]}[{self.path[-1]}]" if is_file else self.path
 
