@@ -166,14 +166,15 @@ def _unpack(spark: SparkSession, entry: Path, name: str) -> None:
     """The entry replaced by what is packed in it, by the library Spark brings: Hadoop's needs a native one."""
     from py4j.protocol import Py4JJavaError
 
-    jvm, gateway = spark.sparkContext._jvm, spark.sparkContext._gateway
-    assert jvm is not None
+    from changeglot.settings import jvm
+
+    java, gateway = jvm(spark), spark.sparkContext._gateway
     assert gateway is not None
     plain = entry.with_suffix(".txt")
-    options = gateway.new_array(jvm.java.nio.file.CopyOption, 0)
-    packed = jvm.com.github.luben.zstd.ZstdInputStream(jvm.java.io.FileInputStream(str(entry)))
+    options = gateway.new_array(java.java.nio.file.CopyOption, 0)
+    packed = java.com.github.luben.zstd.ZstdInputStream(java.java.io.FileInputStream(str(entry)))
     try:
-        jvm.java.nio.file.Files.copy(packed, jvm.java.io.File(str(plain)).toPath(), options)
+        java.java.nio.file.Files.copy(packed, java.java.io.File(str(plain)).toPath(), options)
     except Py4JJavaError as error:
         raise InputError(f'cannot unpack "{name}"', hint="It starts as zstd but is damaged or cut short.") from error
     finally:

@@ -6,11 +6,15 @@ streaming alike: there is no action in here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, reduce
+from operator import methodcaller
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.utils import is_remote
 
 from changeglot import kernel
 from changeglot.codecs import CODECS, SEEN, codec, evidence, format_of
@@ -22,6 +26,8 @@ from changeglot.tables import Tables
 
 #: Options by format and name. Any: values as a person writes them.
 Options = Mapping[str, Mapping[str, Any]]
+#: What makes one DataFrame of another.
+Step = Callable[[DataFrame], DataFrame]
 
 # Names of the columns that the stages pass on.
 _KEY, _VALUE, _FORMAT, _ORDINAL, _ROW = "__key", "__value", "__format", "__ordinal", "__row"
@@ -49,14 +55,13 @@ def decode(
     a `problem` and the message in `raw`; one that says nothing (empty, or a tombstone) gives none.
     """
     if format == "auto":
-        codecs = {name: codec(name, options, tables) for name in CODECS}
-        return _decode(_seen(_messages(messages), codecs), codecs, _others(messages), auto=True)
+        return _decode(messages, [codec(name, options, tables) for name in CODECS], auto=True)
     return decode_by(codec(format, options, tables), messages)
 
 
 def decode_by(decoder: Decoder, messages: DataFrame) -> DataFrame:
     """What `decode` gives, of messages that all are the decoder's."""
-    return _decode(_messages(messages), {decoder.name: decoder}, _others(messages), auto=False)
+    return _decode(messages, [decoder], auto=False)
 
 
 def _others(df: DataFrame) -> list[str]:
@@ -81,11 +86,15 @@ def _messages(df: DataFrame) -> DataFrame:
     return kept.where(F.octet_length(_VALUE) > 0)
 
 
-def _seen(messages: DataFrame, codecs: Mapping[str, Codec]) -> DataFrame:
-    """The messages with what is seen of them, and the format that this makes them."""
+def _seen(codecs: Mapping[str, Codec]) -> tuple[Step, Step]:
+    """To the messages comes what is seen of them, and the format that this makes them."""
     bare = F.when(F.col(_VALUE) == F.lit(b"default"), F.lit(b'"default"')).otherwise(F.col(_VALUE))
-    seen = messages.withColumn("__seen", kernel.read(bare, SEEN))
-    return seen.withColumn(_FORMAT, format_of(codecs, F.col("__seen")))
+    seen = methodcaller("withColumn", "__seen", kernel.read(bare, SEEN))
+    return seen, methodcaller("withColumn", _FORMAT, format_of(codecs, F.col("__seen")))
+
+
+def _after(df: DataFrame, steps: Iterable[Step]) -> DataFrame:
+    return reduce(lambda made, step: step(made), steps, df)
 
 
 def _case(codecs: Mapping[str, Decoder], columns: Mapping[str, Column]) -> Column:
@@ -106,16 +115,30 @@ def _held(column: Column) -> Column:
     return F.when(F.spark_partition_id() >= 0, column)
 
 
-def _decode(messages: DataFrame, codecs: Mapping[str, Decoder], others: list[str], *, auto: bool) -> DataFrame:
+def _decode(messages: DataFrame, decoders: Iterable[Decoder], *, auto: bool) -> DataFrame:
+    # Columns live in a JVM, or in none.
+    steps, told = _stages(tuple(decoders), auto, (is_remote(), SparkContext._gateway))
+    return _after(_messages(messages), steps).select(*told, *(F.col(quoted(name)) for name in _others(messages)))
+
+
+@lru_cache(maxsize=100)
+def _stages(decoders: tuple[Decoder, ...], auto: bool, _home: object) -> tuple[list[Step], tuple[Column, ...]]:
+    """What makes changes of messages, and then the columns to take: made once for each home of columns.
+
+    Python says every part of an expression to the JVM: that takes longer than what Spark then does with it.
+    """
+    codecs = {each.name: each for each in decoders}
     message: Stage = {"key": F.col(_KEY), "value": F.col(_VALUE)}
-    staged = messages
+    steps: list[Step] = []
     unread: Column = F.lit(None).cast("string")
     if auto:
         unknown = F.when(F.col(_FORMAT).isNull(), F.lit(_NO_FORMAT))
-        staged = staged.withColumn("__unread", F.coalesce(F.col("__seen")["problem"], unknown)).drop("__seen")
+        steps += _seen({name: each for name, each in codecs.items() if isinstance(each, Codec)})
+        steps.append(methodcaller("withColumn", "__unread", F.coalesce(F.col("__seen")["problem"], unknown)))
+        steps.append(methodcaller("drop", "__seen"))
         unread = F.col("__unread")
     else:
-        staged = staged.withColumn(_FORMAT, F.lit(next(iter(codecs))))
+        steps.append(methodcaller("withColumn", _FORMAT, F.lit(next(iter(codecs)))))
 
     # What the message holds.
     bodies: dict[str, Stage] = {}
@@ -126,11 +149,11 @@ def _decode(messages: DataFrame, codecs: Mapping[str, Decoder], others: list[str
             place = f"__{name}_{part}"
             read[place] = _held(F.when(F.col(_FORMAT) == name, column) if auto else column)
             bodies[name][part] = F.col(place)
-    staged = staged.withColumns(read)
+    steps.append(methodcaller("withColumns", read))
     for name, each in codecs.items():
         silent = each.silent(bodies[name])
         if silent is not None:
-            staged = staged.where(~F.coalesce(silent, F.lit(False)))
+            steps.append(methodcaller("where", ~F.coalesce(silent, F.lit(False))))
 
     opened: dict[str, Column] = {}
     for name, each in codecs.items():
@@ -138,7 +161,7 @@ def _decode(messages: DataFrame, codecs: Mapping[str, Decoder], others: list[str
             opened[f"__{name}_{part}"] = column
             bodies[name][part] = F.col(f"__{name}_{part}")
     if opened:
-        staged = staged.withColumns(opened)
+        steps.append(methodcaller("withColumns", opened))
 
     # One row a change.
     rows = {name: array for name, each in codecs.items() if (array := each.rows(bodies[name])) is not None}
@@ -146,47 +169,46 @@ def _decode(messages: DataFrame, codecs: Mapping[str, Decoder], others: list[str
         (name, array), *more = rows.items()
         assert not more, "rows of two formats have two types"
         array = F.when(F.col(_FORMAT) == name, array) if auto else array
-        staged = staged.select("*", F.posexplode_outer(array).alias(_ORDINAL, _ROW))
+        steps.append(methodcaller("select", "*", F.posexplode_outer(array).alias(_ORDINAL, _ROW)))
         bodies[name]["ordinal"] = F.col(_ORDINAL)
     else:
-        staged = staged.withColumns({_ORDINAL: F.lit(None).cast("int"), _ROW: F.lit(None)})
+        steps.append(methodcaller("withColumns", {_ORDINAL: F.lit(None).cast("int"), _ROW: F.lit(None)}))
     row = F.col(_ROW)
 
-    staged = staged.withColumn(_OP, _case(codecs, {name: each.op(bodies[name]) for name, each in codecs.items()}))
+    ops = {name: each.op(bodies[name]) for name, each in codecs.items()}
+    steps.append(methodcaller("withColumn", _OP, _case(codecs, ops)))
     op = F.col(_OP)
     found = {name: each.columns(bodies[name], row, op) for name, each in codecs.items()}
-    staged = staged.withColumn(_COLUMNS, _case(codecs, found))
+    steps.append(methodcaller("withColumn", _COLUMNS, _case(codecs, found)))
     images = {name: each.images(bodies[name], row, op, F.col(_COLUMNS)) for name, each in codecs.items()}
-    staged = staged.withColumns(
-        {
-            _BEFORE: _case(codecs, {name: pair[0] for name, pair in images.items()}),
-            _AFTER: _case(codecs, {name: pair[1] for name, pair in images.items()}),
-        }
-    )
+    both = {
+        _BEFORE: _case(codecs, {name: pair[0] for name, pair in images.items()}),
+        _AFTER: _case(codecs, {name: pair[1] for name, pair in images.items()}),
+    }
+    steps.append(methodcaller("withColumns", both))
 
     before, after = F.col(_BEFORE)["values"], F.col(_AFTER)["values"]
     changes = {name: each.change(bodies[name], op, F.col(_COLUMNS), before, after) for name, each in codecs.items()}
     fields = CHANGE.fieldNames()
-    staged = staged.withColumns(
-        {f"__c_{field}": _case(codecs, {n: c[field] for n, c in changes.items()}) for field in fields}
-    )
+    cases = {f"__c_{field}": _case(codecs, {n: c[field] for n, c in changes.items()}) for field in fields}
+    steps.append(methodcaller("withColumns", cases))
     told: Change = {field: F.col(f"__c_{field}") for field in fields}
     wrong = {name: each.problem(bodies[name], row, told) for name, each in codecs.items()}
     unreadable = _case(codecs, {name: body["body"]["problem"] for name, body in bodies.items()})
     images_bad = F.coalesce(F.col(_BEFORE)["problem"], F.col(_AFTER)["problem"])
     problem = F.coalesce(unread, unreadable, images_bad, _case(codecs, wrong))
-    staged = staged.withColumn(_PROBLEM, _held(problem))
+    steps.append(methodcaller("withColumn", _PROBLEM, _held(problem)))
 
     good, bad = F.col(_PROBLEM).isNull(), F.col(_PROBLEM).isNotNull()
     raw = F.struct(F.col(_KEY).alias("key"), F.col(_VALUE).alias("value"))
-    return staged.select(
+    taken = (
         *(F.when(good, told[field]).alias(field) for field in fields),
         F.col(_FORMAT).alias("format"),
         F.coalesce(F.col(_ORDINAL), F.lit(0)).alias("ordinal"),
         F.col(_PROBLEM).alias("problem"),
         F.when(bad, raw).alias("raw"),
-        *(F.col(quoted(name)) for name in others),
     )
+    return steps, taken
 
 
 def encode(
@@ -261,7 +283,7 @@ def detect(messages: DataFrame) -> DataFrame:
     """`messages` with `format`, the name of each one's format or NULL, and `evidence`, the members that prove it."""
     codecs = {name: codec(name) for name in CODECS}
     others = [F.col(quoted(name)) for name in _others(messages)]
-    seen = _seen(_messages(messages), codecs)
+    seen = _after(_messages(messages), _seen(codecs))
     why = F.coalesce(
         evidence(codecs, F.col("__seen"), F.col(_FORMAT)),
         F.col("__seen")["problem"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -44,7 +44,7 @@ class Lines(Decoder):
     name = "capture"
 
     #: The kernel's rule for each family of types, by which the database's texts are read.
-    spelling: Mapping[str, str]
+    spelling: Mapping[str, str] = field(hash=False)
 
     def read(self, key: Column) -> Column:
         body = kernel.read(key, f"snapshot: ARRAY<{EXACT}>, epoch: INT")
