@@ -45,6 +45,7 @@ sys.path.append(str(HERE.parent / "tools"))
 from services import Kafka, RocketMQ  # noqa: E402  # The folder of tools is none of Python's.
 
 DATA = HERE / "data" / "topics"
+LOGS = DATA.parent / "logs"
 ROUNDS = 3
 #: Rounds that are not counted: Java is slow until it has compiled what it runs.
 WARM = 4
@@ -220,7 +221,7 @@ def from_rocketmq(spark: SparkSession, data: Data, messages: int, rounds: int) -
             *("java", "-Xmx1g", "-XX:+UseParallelGC", f"-Duser.home={DATA}", "-cp", classes),
             *(str(HERE / "java" / "Reader.java"), service.address, SHOP, str(messages)),
         ]
-        with closing(Worker(client, DATA.parent / "logs" / "rocketmq.log")) as java:
+        with closing(Worker(client, LOGS / "rocketmq.log")) as java:
 
             def theirs(_: int) -> tuple[Run, int]:
                 # It tells of it, if it has not read them all.
@@ -262,7 +263,7 @@ def real_time(topics: Topics, come: str, go: str) -> Iterator[None]:
     """A translation in real-time mode, in a process of its own, since it wants another Spark."""
     words = [str(SPARK42), str(HERE / "realtime.py"), topics.address, come, go, checkpoint(), str(LANES)]
     paths = {**os.environ, "PYTHONPATH": str(HERE.parent / "src")}
-    with (DATA.parent / "logs" / "realtime.log").open("w") as log:
+    with (LOGS / "realtime.log").open("w") as log:
         process = subprocess.Popen(words, env=paths, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
     assert process.stdin is not None
     assert process.stdout is not None
@@ -308,6 +309,7 @@ def from_kafka(
 def main() -> None:
     def each(spark: SparkSession, options: argparse.Namespace) -> list[TopicRun | DelayRun]:
         shutil.rmtree(DATA, ignore_errors=True)
+        LOGS.mkdir(parents=True, exist_ok=True)
         rows = run.QUICK_ROWS if options.quick else generate.ROWS
         data = generate.generate(run.DATA / str(rows), rows)
         many, fewer, warm, seconds = (20_000, 20_000, 5, 5) if options.quick else (400_000, 200_000, 10, 20)
