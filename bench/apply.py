@@ -23,12 +23,12 @@ import changeglot
 from changeglot.apply.order import ORDER, order
 from changeglot.apply.route import Rule
 from changeglot.apply.rows import settled
-from changeglot.held import MESSAGE, Quarantine
+from changeglot.held import Quarantine
 from changeglot.model import CHANGE, VERDICT, Op, change, group
 from changeglot.pipeline import session_settings
 from changeglot.sinks import LAKES
 from changeglot.sinks.base import LakeSink, Mark
-from changeglot.sources.base import PLACE, MessageSource
+from changeglot.sources.base import MESSAGE, PLACE, MessageSource
 from changeglot.target import ENDED, Target, Upkeep
 
 HERE = Path(__file__).resolve().parent

@@ -18,7 +18,7 @@ import changeglot
 from changeglot import config
 from changeglot.sinks.base import LakeSink
 
-LAKE = ("once", "append", "create", "put", "add", "widen", "rename", "drop")
+LAKE = ("once", "append", "begin", "create", "put", "add", "widen", "rename", "drop")
 TOPICS = ("lanes", "send")
 
 

@@ -13,22 +13,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
 from conftest import Run
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
 from services import Kafka
 from shop import TYPES, Shop, State
 from test_pipelines import BY_PLACE, TELLS, stored
 
-from changeglot import cli, config, running
+import changeglot
+from changeglot import cli, config, model, running
+from changeglot.apply import log
 from changeglot.codecs import CODECS
 from changeglot.errors import ConfigError
 from changeglot.pipeline import Pipeline
 from changeglot.sinks import kafka as sinks
 from changeglot.sinks.base import Mark
+from changeglot.target import Applied
 
 LARGE = 5 << 20
 
@@ -263,6 +268,70 @@ def test_one_log_of_all_tables_has_what_a_look_at_each_of_them_finds(
     quarantined = passed.quarantined(spark)
     assert quarantined is not None
     assert [bytes(row["value"]) for row in quarantined.collect()] == [b"no change at all"]
+
+
+@pytest.mark.parametrize("sink", ["delta", "iceberg"])
+def test_a_log_is_made_with_its_first_lines_and_goes_on(
+    spark: SparkSession, kafka: Kafka, tmp_path: Path, warehouse: Path, sink: str
+) -> None:
+    name, one = topic(kafka, f"begun.{sink}", 2), shop(35, "k_begun", 30)
+    lines = [(keyed(key), line.encode()) for key, line in one.told(spark, "canal")]
+    rule = {"match": "*", "mode": "append", "into": "k_begun.lines"}
+    into = {"type": sink, "path": str(warehouse / sink)}
+    made = pipeline(kafka, tmp_path, f"{sink}-begun", {"topics": [name]}, into, tables=[rule])
+    table = made.sink.identifier("k_begun", "lines__log")
+    for number, part in enumerate((lines[:10], lines[10:])):
+        produce(kafka, name, part)
+        applied: list[Applied] = []
+        made.run(spark, told=applied.append).awaitTermination()
+        assert [each.tables for each in applied] == [{"k_begun.lines": len(part)}]
+        newest = spark.table(table).where(F.col("__batch") == number).agg(F.max("committed_at")).collect()[0][0]
+        assert applied[0].newest == newest
+        # Nothing is made before there is something to put into it.
+        commits = f"DESCRIBE HISTORY {table}" if sink == "delta" else f"SELECT * FROM {table}.snapshots"
+        assert spark.sql(commits).count() == number + 1
+        # As if it had been killed when the lines were there, and before Spark knew.
+        lost = Path(made.checkpoint) / "commits" / str(number)
+        lost.unlink()
+        lost.with_name(f".{lost.name}.crc").unlink()
+        applied.clear()
+        made.run(spark, told=applied.append).awaitTermination()
+        assert [each.tables for each in applied] == [{"k_begun.lines": len(part)}]
+        assert spark.sql(commits).count() == number + 1
+        assert spark.table(table).where(F.col("__batch") == number).count() == len(part)
+    assert made.sink.columns(spark, table) == log.columns()
+    again = spark.table(table).withColumn("columns", F.from_json("columns", model.COLUMNS))
+    decoded = changeglot.decode(made.source.sample(spark).select("key", "value"), "canal")
+    told = ("op", "key", "before", "after", "columns")
+    assert sorted(map(str, again.select(*told).collect())) == sorted(map(str, decoded.select(*told).collect()))
+    if sink == "delta":
+        for file in (warehouse / sink / "k_begun" / "lines__log").glob("*.parquet"):
+            group = pq.ParquetFile(file).metadata.row_group(0)
+            parts = {part.path_in_schema: part for part in map(group.column, range(group.num_columns))}
+            assert {path for path, part in parts.items() if part.is_stats_set} == set(log.SEARCHED)
+            assert parts["committed_at"].physical_type == "INT64"
+            looked_up = {path for path, part in parts.items() if "PLAIN_DICTIONARY" in part.encodings}
+            assert {"after.key_value.key", "columns"} <= looked_up
+            assert "after.key_value.value" not in looked_up
+
+
+@pytest.mark.parametrize("sink", ["delta", "iceberg"])
+def test_a_log_that_has_columns_as_a_list_goes_on_so(
+    spark: SparkSession, kafka: Kafka, tmp_path: Path, warehouse: Path, sink: str
+) -> None:
+    name, one = topic(kafka, f"listed.{sink}", 1), shop(36, "k_listed", 10)
+    produce(kafka, name, [(keyed(key), line.encode()) for key, line in one.told(spark, "canal")])
+    rule = {"match": "*", "mode": "append", "into": "k_listed.lines"}
+    into = {"type": sink, "path": str(warehouse / sink)}
+    made = pipeline(kafka, tmp_path, f"{sink}-listed", {"topics": [name]}, into, tables=[rule])
+    table = made.sink.identifier("k_listed", "lines__log")
+    # As before columns were one text.
+    made.sink.create(spark, table, {**log.columns(), "columns": model.COLUMNS.simpleString()})
+    run(made, spark)
+    found = spark.table(table).select("columns").collect()
+    assert len(found) == len(one.changes)
+    decoded = changeglot.decode(made.source.sample(spark).select("key", "value"), "canal").select("columns").collect()
+    assert sorted(map(str, found)) == sorted(map(str, decoded))
 
 
 def test_partitions_are_chosen_as_asked_and_tombstones_follow_deletes(

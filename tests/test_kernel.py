@@ -153,6 +153,19 @@ def test_columns_are_completed_by_what_images_have_beside_them(spark: SparkSessi
     assert said == list(cases.values())
 
 
+def test_columns_as_one_text_are_the_columns_again(spark: SparkSession) -> None:
+    changeglot.prepare(spark)
+    full = {"name": 'say "hi"\\\n\u4e2d', "type": "enum('a','b')", "jdbc": -5, "nullable": False, "json": "string"}
+    partly = {**dict.fromkeys(full), "name": "a"}
+    # The same ones again and again, as of one table; and some that are like them.
+    lists = [[full, partly], [partly], [full, partly], [], None, [{**partly, "jdbc": 0}], [partly], [full]]
+    made = spark.createDataFrame([(n, each) for n, each in enumerate(lists)], f"n int, c {kernel.COLUMNS}").coalesce(1)
+    told = made.select("n", "c", kernel.listed(F.col("c")).alias("text"))
+    found = told.select("c", "text", F.from_json("text", kernel.COLUMNS).alias("again")).orderBy("n").collect()
+    assert [row["again"] for row in found] == [row["c"] for row in found]
+    assert [row["text"] for row in found][1:5:2] == ['[{"name":"a"}]', "[]"]
+
+
 def test_numbers_sort_as_text(spark: SparkSession) -> None:
     rng = random.Random(7)
     numbers = [tuple(rng.choice((0, 9, 10, 99, 10**9, 2**64 - 1)) for _ in range(rng.randrange(4))) for _ in range(300)]

@@ -400,12 +400,12 @@ def test_what_is_compiled_for_one_batch_serves_the_next(spark: SparkSession) -> 
     changes = changeglot.decode(messages, "canal")
 
     def code(batch: int) -> list[str]:
-        stages = log.entries(changes, batch)._jdf.queryExecution().debug().codegenToSeq()
+        stages = log.numbered(log.entries(changes), batch)._jdf.queryExecution().debug().codegenToSeq()
         return [stages.apply(n)._2() for n in range(stages.size())]
 
     assert code(1)
     assert code(1) == code(2)
-    assert [row[log.BATCH] for row in log.entries(changes, 7).collect()] == [7, 7]
+    assert [row[log.BATCH] for row in log.numbered(log.entries(changes), 7).collect()] == [7, 7]
 
 
 @pytest.mark.parametrize("kind", SINKS)

@@ -106,11 +106,7 @@ def _rules(content: Any) -> tuple[Rule, ...]:
     """Any: as a person writes them."""
     if not isinstance(content, list) or not content:
         raise ConfigError("tables", "wants a list", hint="- match: shop.*")
-    rules = []
-    for number, each in enumerate(content):
-        rules.append(construct(Rule, each, f"tables[{number}]"))
-        rules[-1].check(f"tables[{number}]")
-    return tuple(rules)
+    return tuple(construct(Rule, each, f"tables[{number}]") for number, each in enumerate(content))
 
 
 def _typed(known: Mapping[str, type[T]], words: Mapping[str, Any], path: str) -> T:

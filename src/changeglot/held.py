@@ -14,11 +14,9 @@ from changeglot.apply.tidings import table_name
 from changeglot.columns import varying
 from changeglot.options import option
 from changeglot.sinks.base import LakeSink, Mark
-from changeglot.sources.base import PLACE
+from changeglot.sources.base import MESSAGE, PLACE
 
 TABLE = ("changeglot", "quarantine")
-#: The message as it came, beside its changes.
-MESSAGE = "__message"
 #: `row`: the values of the key. `replay`: set while the message is on its way again.
 COLUMNS = {
     "id": "string",

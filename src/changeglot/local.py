@@ -48,16 +48,20 @@ def session(*, cores: int | None = None, driver_memory: str | None = None, **set
         )
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(f"local[{cores or '*'}]").appName("changeglot")
+    given = {name.replace("__", "."): value for name, value in settings.items()}
+    memory = given.get("spark.driver.memory", driver_memory or "2g")
     fixed = {
         **kernel.settings(),
-        "spark.driver.memory": driver_memory or "2g",
+        "spark.driver.memory": memory,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(cores or os.cpu_count() or 2),
         **FAST,
-        **{name.replace("__", "."): value for name, value in settings.items()},
+        # All of it from the beginning: it would be collected in full each time before it grows.
+        "spark.driver.extraJavaOptions": f"{_JVM} -Xms{memory}",
+        **given,
     }
     # Others' jars beside the kernel's, not in its place.
     fixed["spark.jars"] = ",".join(dict.fromkeys([kernel.settings()["spark.jars"], *fixed["spark.jars"].split(",")]))

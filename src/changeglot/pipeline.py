@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import uuid
@@ -17,13 +16,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from changeglot import held, jars, positions
+from changeglot import held, jars, logs, positions
 from changeglot.apply import types
 from changeglot.apply.order import ORDER, READ, number, order
 from changeglot.apply.route import Rule
 from changeglot.apply.rows import settled
 from changeglot.apply.tidings import Told, tables, watched
-from changeglot.held import MESSAGE, Quarantine
+from changeglot.held import Quarantine
 from changeglot.layout import decode, decode_by
 from changeglot.model import CHANGE, Op
 from changeglot.notes import Notes
@@ -34,7 +33,7 @@ from changeglot.settings import configured
 from changeglot.sinks.base import LakeSink, Mark
 from changeglot.sinks.delta import Delta
 from changeglot.sinks.messages import MessageSink
-from changeglot.sources.base import LANE, PLACE, SENT, TAKEN, MessageSource, Reached
+from changeglot.sources.base import LANE, MESSAGE, PLACE, SENT, TAKEN, MessageSource, Reached
 from changeglot.sources.progress import Hear, unheard
 from changeglot.tables import Tables
 from changeglot.target import Applied, Planned, TableWork, Target, Upkeep
@@ -64,6 +63,10 @@ class Pipeline:
     quarantine: Quarantine = field(default_factory=Quarantine)
     upkeep: Upkeep = field(default_factory=Upkeep)
     serve: Serve = field(default_factory=Serve)
+
+    def __post_init__(self) -> None:
+        for n, rule in enumerate(self.rules):
+            rule.check(f"tables[{n}]")
 
     @property
     def sink(self) -> LakeSink:
@@ -145,7 +148,10 @@ class Pipeline:
         def apply(batch: DataFrame, number: int) -> None:
             recording.ask()
             if not writer:
-                writer.append(f"{self.name}/{_query_id(spark, self.checkpoint)}")
+                # The query is known by its checkpoint: with another one, batches are counted from the beginning.
+                query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+                assert query_id
+                writer.append(f"{self.name}/{query_id}")
             with configured(batch.sparkSession, _PLANNING):
                 staged = batch if early else self._staged(batch, targets)
                 told(self._apply(staged, Mark(writer[0], number, number <= begun), targets))
@@ -179,16 +185,20 @@ class Pipeline:
 
     def _staged(self, messages: DataFrame, targets: Sequence[Target | Sending]) -> DataFrame:
         """What is made of messages, of a batch or a stream, before a batch is looked at."""
-        changes, passing = self._changes(self._source.placed(messages)), self._passing(targets)
-        return passing.staged(changes) if passing else changes
+        changes = self._changes(self._source.placed(messages))
+        if passing := self._passing(targets):
+            return passing.staged(changes)
+        return logs.staged(changes) if self._logging(targets) else changes
 
     def _apply(self, staged: DataFrame, mark: Mark, targets: Sequence[Target | Sending]) -> Applied:
         notes = Notes(staged.sparkSession, f"{self._notes}/seen")
         if passing := self._passing(targets):
             return passing.pass_on(staged, mark, notes)
         if logging := self._logging(targets):
-            logged, rest = logging.log(staged, mark)
-            return logged if rest is None else logged.plus(self._look(rest, mark, targets, notes))
+            logged, left = logging.log(staged, mark)
+            if left is None:
+                return logged
+            return logged.plus(self._look(left(self._changes(logs.messages(staged))), mark, targets, notes))
         return self._look(staged, mark, targets, notes)
 
     def _look(self, staged: DataFrame, mark: Mark, targets: Sequence[Target | Sending], notes: Notes) -> Applied:
@@ -376,10 +386,3 @@ def _last_begun(spark: SparkSession, checkpoint: str) -> int:
     """The number of the last batch that was ever begun with a checkpoint, -1 if none was."""
     # Spark notes what a batch has before it begins it.
     return max(Notes(spark, f"{checkpoint.rstrip('/')}/offsets").numbers(), default=-1)
-
-
-def _query_id(spark: SparkSession, checkpoint: str) -> str:
-    """What a checkpoint is known by: with another one, batches are counted from the beginning."""
-    line = spark.read.text(f"{checkpoint.rstrip('/')}/metadata").first()
-    assert line is not None
-    return str(json.loads(line[0])["id"])

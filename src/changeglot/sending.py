@@ -22,7 +22,7 @@ from changeglot.codecs import codec
 from changeglot.codecs.base import Codec, half, moved, place_in_transaction
 from changeglot.columns import row_of_task
 from changeglot.errors import ConfigError
-from changeglot.held import MESSAGE, Quarantine
+from changeglot.held import Quarantine
 from changeglot.layout import encode
 from changeglot.model import CHANGE, Change, Op, Phase, change
 from changeglot.notes import Notes
@@ -222,7 +222,7 @@ class Sending(Ruled):
         )
         coded = encode(split, self.sink.format, tables=self.known, options=self._options)
         coded = coded.withColumn("key", F.coalesce("key", _ROW_KEY))
-        return coded.withColumn(_HASH, self._hash()).drop(MESSAGE, "problem", "raw", _ROW_KEY, _RELATION)
+        return coded.withColumn(_HASH, self._hash()).drop(read.MESSAGE, "problem", "raw", _ROW_KEY, _RELATION)
 
     def _topic(self, told: Tidings) -> Column:
         """STRING: where the change goes; NULL if it is of no table and there is a topic for each."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial, reduce
@@ -24,7 +24,7 @@ from changeglot.at_once import at_once, lazy
 from changeglot.columns import quoted
 from changeglot.errors import ConfigError
 from changeglot.held import Quarantine
-from changeglot.logs import Log
+from changeglot.logs import Log, apart
 from changeglot.model import Op
 from changeglot.options import option
 from changeglot.sinks.base import LakeSink, Mark
@@ -182,20 +182,19 @@ class Target(Ruled):
         one = rule.match == "*" and rule.mode == ("append",) and rule.into and not WORDS.search(rule.into)
         return bool(one) and not others and not rule.shapes and self.quarantine.on_key_error != "hold"
 
-    def log(self, changes: DataFrame, mark: Mark) -> tuple[Applied, DataFrame | None]:
-        """The changes of a transport in the `one_log`, in one pass; and those that are left for `apply`, if any.
+    def log(self, lines: DataFrame, mark: Mark) -> tuple[Applied, Callable[[DataFrame], DataFrame] | None]:
+        """Lines that were `staged` in the `one_log`, in one pass; and which of their changes are left for `apply`.
 
         Their tables are not known, which takes a look of its own.
         """
         place = self.rules[0].place(None, None, "")
-        log = Log(changes.sparkSession, self.sink, self.sink.identifier(*place[:-1], place[-1] + LOG), mark)
-        log.make()
+        log = Log(lines.sparkSession, self.sink, self.sink.identifier(*place[:-1], place[-1] + LOG), mark)
         if not log.alone:
-            return Applied(mark.batch, {}, 0, {}, None), changes
-        found, rest = log.fill(changes)
+            return Applied(mark.batch, {}, 0, {}, None), lambda changes: changes
+        found = log.fill(lines)
         applied = Applied(mark.batch, {".".join(place): found["good"]}, 0, {}, found["newest"])
         if found["apart"]:
-            return applied, rest
+            return applied, lambda changes: changes.where(apart())
         if self.upkeep.due(mark):
             self.sink.tidy(log.spark, log.table, self.upkeep.keep_hours)
         return applied, None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from changeglot import kernel
 from changeglot.apply.order import ORDER
 from changeglot.apply.rows import given, s, settled, t
 from changeglot.columns import varying
@@ -13,20 +14,33 @@ from changeglot.model import CHANGE
 #: What a change is known by when it comes a second time: its place in the source's log, else in the transport.
 IDENTITY, BATCH = "__identity", "__batch"
 #: What a log is searched by.
-SEARCHED = ("op", "committed_at", ORDER, IDENTITY, BATCH)
+SEARCHED = ("committed_at", ORDER, IDENTITY, BATCH)
+_VARIED = (*(f"{image}.key_value.value" for image in ("key", "before", "after")), ORDER, IDENTITY)
+#: What Parquet is told of a log: these are seldom alike, and are not looked up among those before.
+PARQUET = {f"parquet.enable.dictionary#{path}": "false" for path in _VARIED}
 
 
 def columns() -> dict[str, str]:
-    """The log's columns: a change's fields, its order and identity, and the batch that brought it."""
+    """The log's columns: a change's fields, its order and identity, and the batch that brought it.
+
+    What the source declared is one text, the same in most lines of a table: a list takes Parquet nearly as long as all
+    values do.
+    """
     fields = {field.name: field.dataType.simpleString() for field in CHANGE.fields}
-    return {**fields, ORDER: "string", IDENTITY: "string", BATCH: "bigint"}
+    return {**fields, "columns": "string", ORDER: "string", IDENTITY: "string", BATCH: "bigint"}
 
 
-def entries(changes: DataFrame, number: int, *others: str) -> DataFrame:
-    """The changes as lines of the log; `number`: of the batch; `others`: columns that are kept beside."""
+def entries(changes: DataFrame, *others: str) -> DataFrame:
+    """The changes as lines of the log, of no batch yet; `others`: columns that are kept beside."""
+    changes = changes.withColumn("columns", kernel.listed(F.col("columns")))
     source = F.concat_ws(" ", F.slice(F.split(ORDER, " "), 1, 3), F.col("op"), F.to_json(F.col("key")))
     identity = F.when(F.col("position").isNotNull(), source).otherwise(F.col(ORDER))
-    return changes.select(*CHANGE.fieldNames(), ORDER, identity.alias(IDENTITY), varying(number).alias(BATCH), *others)
+    return changes.select(*CHANGE.fieldNames(), ORDER, identity.alias(IDENTITY), *others)
+
+
+def numbered(lines: DataFrame, number: int) -> DataFrame:
+    """The lines as those of a batch, with nothing beside them."""
+    return lines.select(*CHANGE.fieldNames(), ORDER, IDENTITY, varying(number).alias(BATCH))
 
 
 def merge(lines: DataFrame, table: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from pyspark.sql import functions as F
 from changeglot.apply import types
 from changeglot.apply.order import ORDER
 from changeglot.model import Op
+from changeglot.settings import jvm
 
 #: Statements of one table that a batch may bring; with more, something is wrong with the source.
 _STATEMENTS = 1000
@@ -96,6 +98,27 @@ def watched(rows: DataFrame, facts: Mapping[str, Column]) -> tuple[DataFrame, Ca
             return asked(rows, facts)
 
     return rows.observe(seen, *(fact.alias(name) for name, fact in facts.items())), found
+
+
+def computed(
+    rows: DataFrame, facts: Mapping[str, Column], then: Callable[[DataFrame], DataFrame]
+) -> tuple[DataFrame, Callable[[], Mapping[str, Any]]]:
+    """What is made of the rows, for one use; and facts about the rows, to be had after it. Any: what the facts are.
+
+    Unlike those of `watched` they are told whatever command it is that uses them: Spark tells of one that makes a table
+    before it has begun.
+    """
+    made = then(rows.observe("facts", *(fact.alias(name) for name, fact in facts.items())))
+    session, query = made.sparkSession, made._jdf.queryExecution()
+    plain = session._jsparkSession.internalCreateDataFrame(query.toRdd(), made._jdf.schema(), False)
+
+    def found() -> Mapping[str, Any]:
+        """Any: as above."""
+        told = query.observedMetrics().apply("facts")
+        row = jvm(session).org.apache.spark.sql.api.python.PythonSQLUtils.toPyRow(told)
+        return dict(pickle.loads(row).asDict())
+
+    return DataFrame(plain, session), found
 
 
 def asked(rows: DataFrame, facts: Mapping[str, Column]) -> Mapping[str, Any]:

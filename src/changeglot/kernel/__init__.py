@@ -159,6 +159,11 @@ def facts(columns: Column, *names: str) -> Column:
     return _call("facts", columns, F.array(*map(F.lit, names)))
 
 
+def listed(columns: Column) -> Column:
+    """STRING: the COLUMNS as a JSON array, each an object of what is known of it. The same ones are written once."""
+    return _call("listed", columns)
+
+
 def prefixed(values: Column, *prefixes: str) -> Column:
     """MAP of the values whose names begin with one of the prefixes; NULL if none does."""
     return _call("prefixed", values, F.array(*map(F.lit, prefixes)))

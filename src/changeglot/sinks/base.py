@@ -11,7 +11,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import ClassVar
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameWriterV2, SparkSession
 
 from changeglot.columns import quoted
 from changeglot.options import option
@@ -122,8 +122,7 @@ class LakeSink(ABC):
         """
         if not self.exists(spark, table):
             by = [name for name in key if columns[name] not in UNORDERED]
-            given = {**self.traits(searched), KEY: json.dumps(list(key)), **properties}
-            for statement in self.made(table, columns, by, given):
+            for statement in self.made(table, columns, by, self._given(searched, key, properties)):
                 spark.sql(statement)
 
     @abstractmethod
@@ -172,10 +171,25 @@ class LakeSink(ABC):
     def append(self, rows: DataFrame, table: str, mark: Mark | None) -> None:
         """Adds the rows to the table, unless it was done, which the mark tells. Other commits may be on their way."""
         if not (mark and mark.replayed and self.done(rows.sparkSession, table, mark)):
-            writer = rows.writeTo(table)
-            for name, value in (self.marks(mark) if mark else {}).items():
-                writer = writer.option(name, value)
-            writer.append()
+            self._writer(rows, table, mark).append()
+
+    def begin(
+        self, rows: DataFrame, table: str, mark: Mark, *, searched: Sequence[str], properties: Mapping[str, str]
+    ) -> None:
+        """The rows as a table, which is not there: made, filled and marked by one commit. Words as of `create`."""
+        writer = self._writer(rows, table, mark).using(self.name)
+        for name, value in self._given(searched, (), properties).items():
+            writer = writer.tableProperty(name, value)
+        writer.create()
+
+    def _writer(self, rows: DataFrame, table: str, mark: Mark | None) -> DataFrameWriterV2:
+        writer = rows.writeTo(table)
+        for name, value in (self.marks(mark) if mark else {}).items():
+            writer = writer.option(name, value)
+        return writer
+
+    def _given(self, searched: Sequence[str], key: Sequence[str], properties: Mapping[str, str]) -> dict[str, str]:
+        return {**self.traits(searched), KEY: json.dumps(list(key)), **properties}
 
     def key(self, spark: SparkSession, table: str) -> tuple[str, ...]:
         """The key that the table was made with."""

@@ -15,13 +15,14 @@ from changeglot.notes import Notes
 from changeglot.settings import configured, jvm
 from changeglot.sinks.base import UNORDERED, LakeSink, Mark, assigned, declared, safe
 
-_PROPERTIES = {
-    # A changed row is marked in a bitmap, its file is not written again.
-    "delta.enableDeletionVectors": "true",
-    "delta.enableTypeWidening": "true",
-    # Any name, and columns that can be renamed and dropped.
-    "delta.columnMapping.mode": "name",
-}
+#: A changed row is marked in a bitmap, its file is not written again.
+_ROWS_CHANGE = {"delta.enableDeletionVectors": "true"}
+#: Any name, and columns that can be renamed, dropped and made wider.
+_COLUMNS_CHANGE = {"delta.enableTypeWidening": "true", "delta.columnMapping.mode": "name"}
+#: Parquet's least and greatest of each column in each part of a file; of one column, with # and its name.
+_BOUNDS = "parquet.column.statistics.enabled"
+#: And how many bytes their values have, and how deep they lie.
+_SIZES = "parquet.size.statistics.enabled"
 #: A folder beside the tables, and one in it for each writer: notes of the last batches that all tables have.
 FINISHED = ("changeglot", "batches")
 
@@ -42,6 +43,8 @@ class Delta(LakeSink):
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
             # On one machine: fifty tasks for each look at a table otherwise.
             "spark.databricks.delta.snapshotPartitions": "2",
+            # Not the 96 bits of old, which take longer, and have no bounds.
+            "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         }
 
     def identifier(self, *names: str) -> str:
@@ -59,8 +62,11 @@ class Delta(LakeSink):
         return str(found.get()) if found.isDefined() else None
 
     def traits(self, searched: Sequence[str]) -> dict[str, str]:
-        told = {"delta.dataSkippingStatsColumns": ",".join(map(quoted, searched))} if searched else {}
-        return {**_PROPERTIES, **told}
+        if not searched:
+            return {**_ROWS_CHANGE, **_COLUMNS_CHANGE}
+        # Delta hands a table's properties on to Parquet, which knows columns by the names in its files.
+        bounds = {_BOUNDS: "false", _SIZES: "false", **{f"{_BOUNDS}#{name}": "true" for name in searched}}
+        return {**_ROWS_CHANGE, "delta.dataSkippingStatsColumns": ",".join(map(quoted, searched)), **bounds}
 
     def made(
         self, table: str, columns: Mapping[str, str], by: Sequence[str], properties: Mapping[str, str]

@@ -17,6 +17,8 @@ from changeglot.stand import Stand
 
 #: The column in which a source says where a message stood: text that sorts as the transport's order does.
 PLACE = "place"
+#: The message as it came, beside its changes.
+MESSAGE = "__message"
 #: Columns of a transport that may give a message twice: what keeps its messages in order (a partition, a queue), and
 #: what a pipeline that sent the message wrote on it; NULL on others' messages.
 LANE, SENT = "__read_from", "__sent_as"

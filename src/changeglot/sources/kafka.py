@@ -15,12 +15,16 @@ from changeglot.errors import ConfigError
 from changeglot.options import option, words
 from changeglot.sources.base import LANE, PLACE, SENT, MessageSource
 
-#: Of a task, which reads one partition, Kafka's client asks for more only when all that came is used up, and the task
-#: waits: so more comes at a time.
+#: Of a task, which reads one partition, Kafka's client asks for more only when it has handed out all that came. So much
+#: comes at a time, and all of it is handed out at once: the next comes while the task works, and waits in the system's
+#: buffer, as large as that makes it. At the end nothing comes, and whatever else Spark asks the broker for has to wait
+#: as long as the broker does.
 _AT_A_TIME = {
-    "max.partition.fetch.bytes": str(16 << 20),
+    "max.partition.fetch.bytes": str(8 << 20),
     "fetch.max.bytes": str(64 << 20),
-    "receive.buffer.bytes": str(2 << 20),
+    "max.poll.records": str(20_000),
+    "receive.buffer.bytes": "-1",
+    "fetch.max.wait.ms": "5",
 }
 
 

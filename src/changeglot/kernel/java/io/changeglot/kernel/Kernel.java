@@ -52,6 +52,7 @@ public final class Kernel implements FunctionCatalog {
       Map.entry("typed", Typed::new),
       Map.entry("only", Only::new),
       Map.entry("facts", Facts::new),
+      Map.entry("listed", Listed::new),
       Map.entry("prefixed", Prefixed::new),
       Map.entry("joined", Joined::new),
       Map.entry("unlike", Unlike::new),
@@ -480,6 +481,24 @@ public final class Kernel implements FunctionCatalog {
 
     public ArrayData invoke(InternalRow a) {
       return state().facts(array(a, 0), array(a, 1), COLUMNS);
+    }
+  }
+
+  /** listed(columns): STRING, the columns as a JSON array of objects; what is not known of a column is left out. */
+  public static final class Listed extends Bound<UTF8String, Writer> {
+    private static final String FACTS = "name?=name,type?=type,jdbc?=jdbc,nullable?=nullable,json?=json";
+
+    Listed(StructType types) {
+      super(TEXT, types);
+    }
+
+    @Override
+    Writer fresh() {
+      return new Writer(COLUMNS, FACTS);
+    }
+
+    public UTF8String invoke(InternalRow a) {
+      return a.isNullAt(0) ? null : UTF8String.fromBytes(state().write(a.getArray(0)));
     }
   }
 

@@ -16,8 +16,8 @@ import org.apache.spark.unsafe.types.UTF8String;
  *
  * <p>A struct field named `a?` is left out when NULL, else NULL is null. A field named `*p` is a MAP of JSON texts: those
  * whose names begin with p become members, without p, unless the struct has that member; or a row image. A field named `a@...` is a list of structs, each
- * with a name: `a@type` writes an object of their types by name, `a@{t=type}` of objects with member t, `a@n=name,t=type`
- * an array of objects. BINARY is JSON already. What should be JSON and is not becomes a
+ * with a name: `a@type` writes an object of their types by name, `a@{t=type}` of objects with member t, `a@n=name,t?=type`
+ * an array of objects, which have no member t where it is NULL. BINARY is JSON already. What should be JSON and is not becomes a
  * string, so that the message always is JSON.
  */
 final class Writer {
@@ -32,6 +32,7 @@ final class Writer {
     Node[] fields;
     /** The members' names; and the same in quotes, with the colon. */
     byte[][] heads, quoted;
+    /** Which of the members are left out when NULL; those of `a@...` too. */
     boolean[] optional;
     byte[] spread;
 
@@ -50,10 +51,12 @@ final class Writer {
       String[] parts = spec.split(",");
       members = new byte[parts.length][];
       places = new int[parts.length];
+      optional = new boolean[parts.length];
       StructType element = (StructType) ((ArrayType) type).elementType();
       for (int i = 0; i < parts.length; i++) {
         String[] names = parts[i].split("=");
-        members[i] = names[0].getBytes(StandardCharsets.UTF_8);
+        optional[i] = names[0].endsWith("?");
+        members[i] = (optional[i] ? names[0].substring(0, names[0].length() - 1) : names[0]).getBytes(StandardCharsets.UTF_8);
         places[i] = element.fieldIndex(names[names.length - 1]);
       }
     }
@@ -111,6 +114,12 @@ final class Writer {
     top = new Node(type);
   }
 
+  /** Of a list, what stands behind the @ of a field that has it. */
+  Writer(ArrayType type, String spec) {
+    this(type);
+    top.list(spec);
+  }
+
   private static byte[] quoted(byte[] name) {
     Writer writer = new Writer(DataTypes.StringType);
     writer.string(name);
@@ -121,6 +130,12 @@ final class Writer {
   byte[] write(InternalRow row) {
     n = 0;
     struct(top, row);
+    return Arrays.copyOf(out, n);
+  }
+
+  byte[] write(ArrayData list) {
+    n = 0;
+    remembered(top, list);
     return Arrays.copyOf(out, n);
   }
 
@@ -380,11 +395,15 @@ final class Writer {
         }
       }
       put('{');
+      boolean none = true;
       for (int m = 0; m < node.members.length; m++) {
-        if (m > 0) put(',');
+        boolean isNull = row.isNullAt(node.places[m]);
+        if (isNull && node.optional[m]) continue;
+        if (!none) put(',');
+        none = false;
         string(node.members[m]);
         put(':');
-        if (row.isNullAt(node.places[m])) put(NULL);
+        if (isNull) put(NULL);
         else value(element.fields[node.places[m]], row, node.places[m]);
       }
       put('}');
