@@ -29,6 +29,7 @@ from changeglot.codecs import CODECS
 from changeglot.demo.show import cut, title
 from changeglot.errors import ChangeglotError
 from changeglot.explain import WIDTH, fill, table
+from changeglot.model import COLUMNS
 from changeglot.running import Progress, failure
 from changeglot.throwaway.databases import Postgres
 
@@ -247,7 +248,8 @@ def live(spark: SparkSession, shop: Shop, statements: Sequence[str]) -> list[Row
 
 def logged(spark: SparkSession, shop: Shop) -> DataFrame:
     """The changes that arrived after the rows that were there, in order."""
-    return shop.mirror(spark, f"{LOGGED}__log").where(F.col("phase") == "stream").orderBy("__order")
+    log = shop.mirror(spark, f"{LOGGED}__log").where(F.col("phase") == "stream").orderBy("__order")
+    return log.withColumn("columns", F.from_json("columns", COLUMNS))
 
 
 def described(change: Row) -> str:
