@@ -304,6 +304,11 @@ def test_a_log_is_made_with_its_first_lines_and_goes_on(
     decoded = changeglot.decode(made.source.sample(spark).select("key", "value"), "canal")
     told = ("op", "key", "before", "after", "columns")
     assert sorted(map(str, again.select(*told).collect())) == sorted(map(str, decoded.select(*told).collect()))
+    # A log is told again as the changes are.
+    for format_ in ("oms-typed", "arcion"):
+        ours, theirs = (changeglot.encode(each, format_) for each in (spark.table(table), decoded))
+        said = ("key", "value", "part", "lost")
+        assert sorted(map(str, ours.select(*said).collect())) == sorted(map(str, theirs.select(*said).collect()))
     if sink == "delta":
         for file in (warehouse / sink / "k_begun" / "lines__log").glob("*.parquet"):
             group = pq.ParquetFile(file).metadata.row_group(0)

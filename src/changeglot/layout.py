@@ -14,6 +14,7 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 from pyspark.sql.utils import is_remote
 
 from changeglot import kernel
@@ -21,7 +22,7 @@ from changeglot.codecs import CODECS, SEEN, codec, evidence, format_of
 from changeglot.codecs.base import Codec, Decoder, Stage, half, lost
 from changeglot.columns import quoted
 from changeglot.errors import ConfigError
-from changeglot.model import CHANGE, VERDICT, Change
+from changeglot.model import CHANGE, COLUMNS, VERDICT, Change
 from changeglot.tables import Tables
 
 #: Options by format and name. Any: values as a person writes them.
@@ -220,6 +221,7 @@ def encode(
 ) -> DataFrame:
     """The messages that tell the changes: `key`, `value` (BINARY), `spoken`, `part`, `lost`, `problem`, `raw`, others.
 
+    `changes` is what decode gives, or lines of a change log.
     `spoken` is true for a message to send; `part` tells which of its change's messages it is, from 0. A change that the
     format has no word for, and a row with a `problem`, passes through with no message and `spoken` false. `lost` names
     the fields of the change that the format does not carry.
@@ -228,7 +230,10 @@ def encode(
     kernel.prepare(changes.sparkSession)
     own = set(CHANGE.fieldNames())
     if missing := own - set(changes.columns):
-        raise ConfigError("changes", f"no column `{min(missing)}`", hint="Pass what decode gives.")
+        raise ConfigError("changes", f"no column `{min(missing)}`", hint="Pass what decode gives, or a change log.")
+    if changes.schema["columns"].dataType == T.StringType():
+        # So a change log has them.
+        changes = changes.withColumn("columns", F.from_json("columns", COLUMNS))
     others = [n for n in changes.columns if n not in own | set(VERDICT.fieldNames())]
     change: Change = {field: F.col(quoted(field)) for field in CHANGE.fieldNames()}
 

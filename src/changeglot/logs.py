@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -108,10 +109,12 @@ class Log:
         def good(rows: DataFrame) -> DataFrame:
             return self._lines(rows.where(~F.col(_APART)))
 
-        added, facts = computed(entries, about, good)
+        facts: Callable[[], Mapping[str, Any]]
         if self.mark.replayed:
             # What was added before is not even computed.
-            added, facts = good(entries), lambda: asked(entries, about)
+            added, facts = good(entries), partial(asked, entries, about)
+        else:
+            added, facts = computed(entries, about, good)
         # All of them at once: a step that no table has.
         self._append(added, "")
         return facts()
