@@ -171,6 +171,48 @@ def test_files_have_every_format_once_and_in_order(spark: SparkSession, tmp_path
             assert stored(spark, back, f"f_{spoken}", table) == rows(one, table), (spoken, table)
 
 
+@pytest.mark.parametrize("kind", [None, "delta", "iceberg"])
+def test_what_is_bad_is_kept_for_every_sink_and_goes_to_each_after_a_fix(
+    spark: SparkSession, tmp_path: Path, warehouse: Path, kind: str | None
+) -> None:
+    one, bad = shop(15, f"bad_{kind}", 10), shop(16, f"bad_{kind}", 10, tables=("items",))
+    write(tmp_path / "in", [[*one.lines(spark, "canal"), *bad.lines(spark, "oms-typed")]])
+    tables = [{"type": kind, "path": str(warehouse / kind)}] if kind else []
+    files = [
+        {"type": "files", "path": str(tmp_path / "out"), "format": spoken, "topic": spoken}
+        for spoken in ("canal", "oms")
+    ]
+
+    def made(spoken: str, sinks: list[dict[str, Any]]) -> Pipeline:
+        """Any: words of the YAML file."""
+        source = {"type": "files", "path": str(tmp_path / "in"), "format": spoken}
+        rules = [{"match": "*", "keys": ["id"], "columns": TYPES}]
+        words = {"source": source, "sink": sinks, "tables": rules, "checkpoint": str(tmp_path / "notes")}
+        return config.pipeline(words, name=f"bad-{kind}")
+
+    def lines(spoken: str) -> int:
+        files = (tmp_path / "out" / f"topic={spoken}").glob("batch=*/part-*")
+        return sum(len(file.read_text().splitlines()) for file in files)
+
+    every = made("canal", [*tables, *files])
+    # As if it had been killed when the first of the sinks had all, and then once more at the very end.
+    for sinks in ([*tables, *files][:1], [*tables, *files], [*tables, *files]):
+        now = made("canal", sinks)
+        applied = now.apply(now.source.sample(spark), Mark("bad", 0))
+        kept = every.quarantined(spark)
+        assert kept is not None
+        assert applied.quarantined == kept.count() == len(bad.changes) * len(sinks)
+    told = {spoken: lines(spoken) for spoken in ("canal", "oms")}
+    assert made("auto", [*tables, *files]).replay(spark) is not None
+    # A change of a row's key is two messages.
+    assert all(lines(spoken) >= many + len(bad.changes) for spoken, many in told.items())
+    kept = every.quarantined(spark)
+    assert kept is not None
+    assert kept.isEmpty()
+    if kind:
+        assert stored(spark, every, f"bad_{kind}", "items") == rows(bad, "items")
+
+
 def _mark(made: Pipeline) -> Mark:
     """The mark of its first batch, which is known by its checkpoint."""
     known = json.loads((Path(made.checkpoint) / "metadata").read_text("utf-8"))

@@ -97,7 +97,9 @@ class Quarantine:
             sink.create(spark, table, COLUMNS)
             put = {name: s(name) for name in kept}
             known = given(rows).mergeInto(table, s("id") == t("id")).whenMatched().update(sets(put))
-            sink.once(spark, table, mark.of("quarantine"), known.whenNotMatched().insert(sets(put)).merge)
+            # Several sinks of a pipeline may share the table: each has a mark of its own.
+            step = mark.of("quarantine", pipeline)
+            sink.once(spark, table, step, known.whenNotMatched().insert(sets(put)).merge)
         return count
 
 
