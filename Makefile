@@ -2,10 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+FLINK := .venv-flink
 JAR := src/changeglot/kernel/changeglot-kernel.jar
 JAVA_SOURCES := $(shell find src/changeglot/kernel/java -name '*.java')
 .DEFAULT_GOAL := help
-.PHONY: help java setup kernel demo check test golden bench services services-down wheel compat clean
+.PHONY: help java setup kernel flink demo check test golden bench services services-down wheel compat clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 15
@@ -29,6 +30,13 @@ $(JAR): $(JAVA_SOURCES) tools/build_kernel.py | $(VENV)/.installed
 
 kernel: java $(JAR)  ## compile the Java kernel
 
+$(FLINK)/.installed: bench/requirements-flink.txt
+	$(PYTHON) -m venv $(FLINK)
+	$(FLINK)/bin/python -m pip install --quiet --disable-pip-version-check -r bench/requirements-flink.txt
+	touch $@
+
+flink: java $(FLINK)/.installed  ## Flink, 844 MB, which must read what we write, and which we are measured against
+
 demo: setup  ## a throwaway PostgreSQL, changed while it is watched, and mirrored
 	$(BIN)/changeglot demo
 
@@ -38,13 +46,13 @@ check: setup  ## formatting, lint, types, imports
 	$(BIN)/mypy
 	PYTHONPATH=src $(BIN)/lint-imports
 
-test: setup  ## all tests, two files at a time, each with a Spark session of its own
+test: setup flink  ## all tests, two files at a time, each with a Spark session of its own
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 golden: setup  ## rewrite what the golden messages should decode to; read the diff
 	$(BIN)/python tools/golden.py
 
-bench: setup  ## measure against Flink and the floors, into bench/results.md
+bench: setup flink  ## measure against Flink and the floors, into bench/results.md
 	$(BIN)/python bench/run.py
 	$(BIN)/python bench/apply.py
 	$(BIN)/python bench/load.py

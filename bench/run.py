@@ -7,9 +7,7 @@ import argparse
 import os
 import platform
 import random
-import subprocess
 import sys
-import venv
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -44,18 +42,10 @@ def machine() -> Iterator[tuple[str, str]]:
 
 
 def flink_python() -> str:
-    """The Python of Flink's own environment, made when it is not there as required."""
-    requirements = HERE / "requirements-flink.txt"
-    python, stamp = FLINK / "bin" / "python", FLINK / requirements.name
-    if not (stamp.exists() and stamp.read_text() == requirements.read_text()):
-        say("installing Flink, 844 MB")
-        venv.create(FLINK, with_pip=True, clear=True)
-        install = [str(python), "-m", "pip", "install", "-q", "-r", str(requirements)]
-        try:
-            subprocess.run(install, check=True)
-        except subprocess.CalledProcessError as problem:
-            raise EngineError("Flink could not be installed") from problem
-        stamp.write_text(requirements.read_text())
+    """The Python of Flink's own environment."""
+    python = FLINK / "bin" / "python"
+    if not python.exists():
+        raise EngineError("it is not installed; `make flink` does that")
     return str(python)
 
 

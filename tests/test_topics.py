@@ -252,8 +252,8 @@ def test_a_heartbeat_goes_to_every_partition_when_nothing_else_comes(
     assert all(m.json["payload"]["op"] == "HEARTBEAT" and not m.sent for m in beats)
 
 
-@pytest.mark.skipif(not FLINK.exists(), reason="Flink is not installed: bench/run.py makes .venv-flink")
 def test_flink_reads_what_is_sent_in_its_formats(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
+    assert FLINK.exists(), "make flink"
     one = shop(12, "k_flink", 60)
     produce(
         kafka, topic(kafka, "flink.in", 1), [(keyed(row), value) for row, _, value in one.messages(spark, "oms-typed")]
