@@ -43,10 +43,9 @@ def machine() -> Iterator[tuple[str, str]]:
 
 def flink_python() -> str:
     """The Python of Flink's own environment."""
-    python = FLINK / "bin" / "python"
-    if not python.exists():
+    if not (FLINK / ".installed").exists():
         raise EngineError("it is not installed; `make flink` does that")
-    return str(python)
+    return str(FLINK / "bin" / "python")
 
 
 def start(data: Data, options: argparse.Namespace) -> Iterator[Worker]:

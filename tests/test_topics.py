@@ -194,16 +194,17 @@ def test_what_is_bad_is_kept_for_every_sink_and_goes_to_each_after_a_fix(
         files = (tmp_path / "out" / f"topic={spoken}").glob("batch=*/part-*")
         return sum(len(file.read_text().splitlines()) for file in files)
 
-    every = made("canal", [*tables, *files])
+    both = [*tables, *files]
+    every = made("canal", both)
     # As if it had been killed when the first of the sinks had all, and then once more at the very end.
-    for sinks in ([*tables, *files][:1], [*tables, *files], [*tables, *files]):
+    for sinks in (both[:1], both, both):
         now = made("canal", sinks)
         applied = now.apply(now.source.sample(spark), Mark("bad", 0))
         kept = every.quarantined(spark)
         assert kept is not None
         assert applied.quarantined == kept.count() == len(bad.changes) * len(sinks)
     told = {spoken: lines(spoken) for spoken in ("canal", "oms")}
-    assert made("auto", [*tables, *files]).replay(spark) is not None
+    assert made("auto", both).replay(spark) is not None
     # A change of a row's key is two messages.
     assert all(lines(spoken) >= many + len(bad.changes) for spoken, many in told.items())
     kept = every.quarantined(spark)

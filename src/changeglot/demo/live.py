@@ -29,7 +29,6 @@ from changeglot.codecs import CODECS
 from changeglot.demo.show import cut, title
 from changeglot.errors import ChangeglotError
 from changeglot.explain import WIDTH, fill, table
-from changeglot.model import COLUMNS
 from changeglot.running import Progress, failure
 from changeglot.throwaway.databases import Postgres
 
@@ -248,14 +247,13 @@ def live(spark: SparkSession, shop: Shop, statements: Sequence[str]) -> list[Row
 
 def logged(spark: SparkSession, shop: Shop) -> DataFrame:
     """The changes that arrived after the rows that were there, in order."""
-    log = shop.mirror(spark, f"{LOGGED}__log").where(F.col("phase") == "stream").orderBy("__order")
-    return log.withColumn("columns", F.from_json("columns", COLUMNS))
+    return shop.mirror(spark, f"{LOGGED}__log").where(F.col("phase") == "stream").orderBy("__order")
 
 
 def described(change: Row) -> str:
     """A change in a line."""
     key = ", ".join(change["key"].values())
-    names = [column["name"] for column in change["columns"]]
+    names = [column["name"] for column in json.loads(change["columns"])]
     after = change["after"] or {}
     values = " ".join(f"{name}={'NULL' if after[name] is None else after[name]}" for name in names if name in after)
     absent = [name for name in names if name not in after] if after else []
