@@ -20,7 +20,7 @@ from changeglot.apply.order import ORDER
 from changeglot.apply.route import IMAGES, WORDS, Rule, Ruled, routed
 from changeglot.apply.schema import Evolution, evolution
 from changeglot.apply.tidings import Told, table_name, tables, watched
-from changeglot.at_once import at_once, lazy
+from changeglot.at_once import at_once, lazy, meanwhile
 from changeglot.columns import quoted
 from changeglot.errors import ConfigError
 from changeglot.held import Quarantine
@@ -149,20 +149,10 @@ class Target(Ruled):
         # Without a log nobody knows which of the source's transactions changed a row.
         marks = {True: mark, False: replace(mark, stand=None)}
         work = [TableWork(self, changes, each, rule, marks["append" in rule.mode]) for each, rule in taken]
-        # Each looks at what the sink has: they wait more than they work.
-        at_once(look for each in work for look in (each.check, each.look_back))
-        bad = [changes.where(F.col("problem").isNotNull())] if told.bad else []
-        logs = [each for each in work if each.logged]
-        at_once(each.log.make for each in {each.place: each for each in logs}.values())
-        # Appending takes no settings of the session: all at once.
-        at_once(partial(each.log.append, each.mine, each.told.name) for each in logs if each.new_to_log)
-        places = set()
-        for each in work:
-            # Another table of the batch may have gone into the same one: it is looked at anew.
-            now = replace(each) if each.place in places else each
-            places.add(each.place)
-            now.evolve()
-            bad += now.apply()
+        with meanwhile(look for each in work for look in (each.read_ahead, each.look_back)):
+            bad = self._fill(work)
+        if told.bad:
+            bad.append(changes.where(F.col("problem").isNotNull()))
         quarantined = 0
         if bad:
             every = reduce(DataFrame.unionByName, bad)
@@ -174,6 +164,24 @@ class Target(Ruled):
             filled[".".join(each.place)] += each.told.changes
         _, passed_over = told.counts(lambda each: self.rule(each.name) is not None)
         return Applied(mark.batch, dict(filled), quarantined, passed_over, told.newest)
+
+    def _fill(self, work: Sequence[TableWork]) -> list[DataFrame]:
+        """The good changes in their tables; gives those that have no place there, with the problem."""
+        # Each looks at what the sink has: they wait more than they work.
+        at_once(each.check for each in work)
+        logs = [each for each in work if each.logged]
+        at_once(each.log.make for each in {each.place: each for each in logs}.values())
+        # Appending takes no settings of the session: all at once.
+        at_once(partial(each.log.append, each.mine, each.told.name) for each in logs if each.new_to_log)
+        places = set()
+        bad: list[DataFrame] = []
+        for each in work:
+            # Another table of the batch may have gone into the same one: it is looked at anew.
+            now = replace(each) if each.place in places else each
+            places.add(each.place)
+            now.evolve()
+            bad += now.apply()
+        return bad
 
     @property
     def one_log(self) -> bool:
@@ -239,6 +247,12 @@ class TableWork:
         """Finds out whether a change may be late, where that is asked before anything else."""
         if list(self.rule.mode) == ["scd1"]:
             _ = self._ended_later
+
+    def read_ahead(self) -> None:
+        """Reads what merging will ask of the tables that are there."""
+        for mode, there in self.stored.items():
+            if there:
+                self.sink.read_ahead(self.spark, self.table(self.suffix(mode)))
 
     @property
     def sink(self) -> LakeSink:
@@ -476,18 +490,18 @@ class TableWork:
         }
         states, facts = watched(states, seen)
         good = F.col(rows.PROBLEM).isNull()
-        last = rows.last(states.where(good), self.key, self.columns)
-        if self._ended_later is not None:
-            last = rows.outlived(last, self._ended_later, self.key, self.columns)
         many = _MANY * int(str(self.spark.conf.get("spark.sql.shuffle.partitions")))
-        last = rows.laid(last) if self.told.changes >= many else rows.settled(last)
+        settled = rows.laid if self.told.changes >= many else rows.settled
+        last = settled(rows.last(states.where(good), self.key, self.columns))
+        if self._ended_later is not None:
+            last = settled(rows.outlived(last, self._ended_later, self.key, self.columns))
         found = facts()
         if found["moved"]:
             return None
-        deletes = rows.states(changes.where(F.col("op") == Op.DELETE), self.key, self.columns).where(good)
+        # An end that is not a row's last change needs no memory: the row itself keeps what is late away.
         names = {"key": rows.KEY, "order": ORDER, "at": rows.AT}
-        ends = deletes.select(*(F.col(own).alias(name) for name, own in names.items()))
-        merge = partial(self._scd1, last, self._bounds(found), "merge", whole=True)
+        ends = last.where(rows.GONE).select(*(F.col(own).alias(name) for name, own in names.items()))
+        merge = partial(self._scd1, last.drop(rows.KEY, rows.AT), self._bounds(found), "merge", whole=True)
         remember = partial(self._remember, ends)
         # Both are of one batch, and neither looks at what the other writes.
         at_once(call for call, some in ((merge, found["good"]), (remember, found["ends"])) if some)
@@ -511,7 +525,7 @@ class TableWork:
         steps = rows.settled(steps)
         found = told()
         if self.told.truncated is not None or found["ends"]:
-            self._remember(steps.where(F.col("kind") == rows.END))
+            self._remember(steps.where(F.col("kind") == rows.END).select("key", "order", "at").distinct())
         if self.told.truncated is not None:
             self._truncate(self.told.truncated)
         if found["parts"] and "scd1" in self.made:
@@ -541,7 +555,7 @@ class TableWork:
     def _remember(self, ends: DataFrame) -> None:
         """What is gone now, for changes that come late."""
         table = self.table(ENDED)
-        gone = ends.select("key", F.get("key", 0).alias(_FIRST), F.col("order").alias(ORDER), "at").distinct()
+        gone = ends.select("key", F.get("key", 0).alias(_FIRST), F.col("order").alias(ORDER), "at")
         if self.told.truncated is not None:
             # Of every row: a key of no columns.
             every = {"key": F.array(), _FIRST: F.lit(None), ORDER: F.lit(self.told.truncated), "at": F.lit(None)}

@@ -152,18 +152,19 @@ def steps(changes: DataFrame, key: Sequence[str], columns: Collection[str]) -> D
 def states(changes: DataFrame, key: Sequence[str], columns: Mapping[str, str]) -> DataFrame:
     """The table's columns, in their types, after each of the changes, all of which tell whole rows; ORDER and GONE.
 
-    And KEY, as the key of steps, and AT; PROBLEM, not NULL where the change has one; MOVED: the change is one of the
-    key, which is more than one state.
+    And of what is gone KEY, as the key of steps, and AT; PROBLEM, not NULL where the change has one; MOVED: the change
+    is one of the key, which is more than one state.
     """
     texts = {name: F.col("after")[name] for name in columns}
     texts |= {name: F.coalesce(texts[name], F.col("key")[name]) for name in key}
     wrong = (types.wrong(text, columns[name]) for name, text in texts.items())
     moved = reduce(or_, (texts[name] != F.col("key")[name] for name in key))
+    gone = F.col("op") == Op.DELETE
     own = {
         ORDER: F.col(ORDER),
-        GONE: F.col("op") == Op.DELETE,
-        KEY: F.array(*(texts[name] for name in key)),
-        AT: F.coalesce("committed_at", "produced_at"),
+        GONE: gone,
+        KEY: F.when(gone, F.array(*(texts[name] for name in key))),
+        AT: F.when(gone, F.coalesce("committed_at", "produced_at")),
         PROBLEM: F.when(reduce(or_, wrong, key_problem(key).isNotNull()), F.lit("bad")),
         MOVED: (F.col("op") == Op.UPDATE) & F.coalesce(moved, F.lit(False)),
         **{name: types.value(text, columns[name]) for name, text in texts.items()},
@@ -243,12 +244,11 @@ def folded(steps: DataFrame, key: Sequence[str], columns: Mapping[str, str]) -> 
 
 
 def last(states: DataFrame, key: Sequence[str], columns: Mapping[str, str]) -> DataFrame:
-    """A row for each key, of `states`: the table's columns, ORDER and GONE."""
+    """A row for each key, of `states`: the table's columns, ORDER, GONE, KEY and AT."""
     # By the columns that a merge joins on, so that it finds the rows where they are.
     later = F.lead(ORDER).over(Window.partitionBy(*map(quoted, key)).orderBy(ORDER))
-    return (
-        states.withColumn("__later", later).where(F.col("__later").isNull()).select(*map(quoted, columns), ORDER, GONE)
-    )
+    found = states.withColumn("__later", later).where(F.col("__later").isNull())
+    return found.select(*map(quoted, columns), ORDER, GONE, KEY, AT)
 
 
 def outlived(last: DataFrame, ended: DataFrame, key: Sequence[str], columns: Mapping[str, str]) -> DataFrame:

@@ -160,6 +160,9 @@ class LakeSink(ABC):
     def tidy(self, spark: SparkSession, table: str, hours: int) -> None:
         """Small files made into large ones, and what was replaced more than so many hours ago removed."""
 
+    def read_ahead(self, spark: SparkSession, table: str) -> None:  # noqa: B027  # Most have nothing to keep.
+        """Reads what a merge into the table will ask first, and keeps it until then."""
+
     def once(self, spark: SparkSession, table: str, mark: Mark, write: Callable[[], object]) -> None:
         """Does what commits to the table, unless it was done."""
         if not (mark.replayed and self.done(spark, table, mark)):

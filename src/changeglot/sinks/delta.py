@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pyspark.sql import SparkSession
 
@@ -56,9 +56,7 @@ class Delta(LakeSink):
 
     def property(self, spark: SparkSession, table: str, name: str) -> str | None:
         # SHOW TBLPROPERTIES also tells by what the table is clustered, and reads all of its log for that.
-        log = jvm(spark).org.apache.spark.sql.delta.DeltaLog
-        snapshot = log.forTableWithSnapshot(spark._jsparkSession, _path(table))._2()
-        found = snapshot.metadata().configuration().get(name)
+        found = _snapshot(spark, table).metadata().configuration().get(name)
         return str(found.get()) if found.isDefined() else None
 
     def traits(self, searched: Sequence[str]) -> dict[str, str]:
@@ -94,12 +92,23 @@ class Delta(LakeSink):
         lag = time.time() - newest.timestamp() if newest else None
         Notes(spark, folder).write(mark.batch, {"number": number, "lag": lag})
 
+    def read_ahead(self, spark: SparkSession, table: str) -> None:
+        # Delta puts a snapshot together of the log once, when the first asks; and it asks for the thread's session.
+        jvm(spark).org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
+        _snapshot(spark, table).numOfFiles()
+
     def tidy(self, spark: SparkSession, table: str, hours: int) -> None:
         spark.sql(f"OPTIMIZE {table}")
         # It lists the table's folder by ten thousand tasks otherwise, however small that is.
         tasks = str(4 * spark.sparkContext.defaultParallelism)
         with configured(spark, {"spark.sql.sources.parallelPartitionDiscovery.parallelism": tasks}):
             spark.sql(f"VACUUM {table} RETAIN {hours} HOURS")
+
+
+def _snapshot(spark: SparkSession, table: str) -> Any:
+    """What the table is now. Any: a Snapshot of Delta's."""
+    log = jvm(spark).org.apache.spark.sql.delta.DeltaLog
+    return log.forTableWithSnapshot(spark._jsparkSession, _path(table))._2()
 
 
 def _path(table: str) -> str:
