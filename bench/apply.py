@@ -212,6 +212,8 @@ def alone(
     options = parser.parse_args()
     if options.quick:
         options.rounds = 1
+    # What a run that was killed has left.
+    shutil.rmtree(folder, ignore_errors=True)
     spark = session(options.cores, options.heap, folder, sources)
     try:
         runs = measure(spark, options)

@@ -15,6 +15,7 @@ from results import CaptureRun, DelayRun, Measurement, Results, ServeRun, TopicR
 HERE = Path(__file__).resolve().parent
 FAIL = "**FAIL**"
 NOT_MEASURED = "not measured"
+NOTHING = "Not measured."
 QUIET = 0.05
 MB = 10**6
 GB = 10**9
@@ -237,7 +238,7 @@ def remarks(results: Results) -> Iterator[str]:
 
 def memory_section(results: Results) -> Iterator[str]:
     if not results.memory:
-        yield "Not measured."
+        yield NOTHING
         return
     yield (
         f"`changeglot translate FILE --to arcion --driver-memory {results.memory[0].driver_memory}`"
@@ -261,7 +262,7 @@ APPLY_LIMIT, FOLLOW_LIMIT = 1.3, 1.5
 def apply_section(results: Results) -> Iterator[str]:
     """Tables: beside a bare MERGE, and whether the cost follows the batch."""
     if not results.apply:
-        yield "Not measured."
+        yield NOTHING
         return
     clock = {(one.sink, one.who, one.rows, one.size): median(one.clock) for one in results.apply}
     cpu = {(one.sink, one.who, one.rows, one.size): median(one.cpu) for one in results.apply}
@@ -302,7 +303,7 @@ def apply_section(results: Results) -> Iterator[str]:
 def load_section(results: Results) -> Iterator[str]:
     """A topic into tables, beside Flink."""
     if not results.loads:
-        yield "Not measured."
+        yield NOTHING
         return
     first = results.loads[0]
     yield (
@@ -378,7 +379,7 @@ def topics_section(results: Results) -> Iterator[str]:
     runs = {(one.part, one.who): one for one in results.topics if isinstance(one, TopicRun)}
     delays = [one for one in results.topics if isinstance(one, DelayRun)]
     if not runs:
-        yield "Not measured."
+        yield NOTHING
         return
     first = next(iter(runs.values()))
     yield (
@@ -469,7 +470,7 @@ def capture_section(results: Results) -> Iterator[str]:
     runs = {(one.part, one.who): one for one in results.capture if isinstance(one, CaptureRun)}
     delays = [one for one in results.capture if isinstance(one, DelayRun)]
     if not runs:
-        yield "Not measured."
+        yield NOTHING
         return
     first = next(iter(runs.values()))
     yield (
@@ -504,7 +505,7 @@ def serve_section(results: Results) -> Iterator[str]:
     first = {one.who: one for one in results.serve if isinstance(one, ServeRun)}
     waits = [one for one in results.serve if isinstance(one, WaitRun)]
     if not first:
-        yield "Not measured."
+        yield NOTHING
         return
     ours, later, nginx = first.values()
     yield (
@@ -662,5 +663,18 @@ def update(part: str, runs: Sequence[object]) -> None:
     heading, section = SECTIONS[part]
     measured_now = Results(rows=0, rounds=0, cores=0, trial=False, machine={}, **{part: list(runs)})
     text = "\n\n".join((heading, *section(measured_now))) + "\n\n"
-    # Up to the next heading.
-    path.write_text(re.sub(rf"^{heading}\n.*?(?=^#)", lambda _: text, path.read_text(), flags=re.M | re.S))
+    path.write_text(_section(heading).sub(lambda _: text, path.read_text()))
+
+
+def kept(text: str, earlier: str) -> str:
+    """The page, and of what it has not measured what an earlier one has."""
+    for heading, _ in SECTIONS.values():
+        now, then = (_section(heading).search(each) for each in (text, earlier))
+        if now and then and NOTHING in now[0]:
+            text = text.replace(now[0], then[0])
+    return text
+
+
+def _section(heading: str) -> re.Pattern[str]:
+    """Up to the next heading."""
+    return re.compile(rf"^{heading}\n.*?(?=^#)", re.M | re.S)
