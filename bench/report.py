@@ -15,7 +15,6 @@ from results import CaptureRun, DelayRun, Measurement, Results, ServeRun, TopicR
 HERE = Path(__file__).resolve().parent
 FAIL = "**FAIL**"
 NOT_MEASURED = "not measured"
-NOTHING = "Not measured."
 QUIET = 0.05
 MB = 10**6
 GB = 10**9
@@ -238,7 +237,7 @@ def remarks(results: Results) -> Iterator[str]:
 
 def memory_section(results: Results) -> Iterator[str]:
     if not results.memory:
-        yield NOTHING
+        yield "Not measured."
         return
     yield (
         f"`changeglot translate FILE --to arcion --driver-memory {results.memory[0].driver_memory}`"
@@ -262,7 +261,7 @@ APPLY_LIMIT, FOLLOW_LIMIT = 1.3, 1.5
 def apply_section(results: Results) -> Iterator[str]:
     """Tables: beside a bare MERGE, and whether the cost follows the batch."""
     if not results.apply:
-        yield NOTHING
+        yield "Not measured."
         return
     clock = {(one.sink, one.who, one.rows, one.size): median(one.clock) for one in results.apply}
     cpu = {(one.sink, one.who, one.rows, one.size): median(one.cpu) for one in results.apply}
@@ -303,7 +302,7 @@ def apply_section(results: Results) -> Iterator[str]:
 def load_section(results: Results) -> Iterator[str]:
     """A topic into tables, beside Flink."""
     if not results.loads:
-        yield NOTHING
+        yield "Not measured."
         return
     first = results.loads[0]
     yield (
@@ -379,7 +378,7 @@ def topics_section(results: Results) -> Iterator[str]:
     runs = {(one.part, one.who): one for one in results.topics if isinstance(one, TopicRun)}
     delays = [one for one in results.topics if isinstance(one, DelayRun)]
     if not runs:
-        yield NOTHING
+        yield "Not measured."
         return
     first = next(iter(runs.values()))
     yield (
@@ -470,7 +469,7 @@ def capture_section(results: Results) -> Iterator[str]:
     runs = {(one.part, one.who): one for one in results.capture if isinstance(one, CaptureRun)}
     delays = [one for one in results.capture if isinstance(one, DelayRun)]
     if not runs:
-        yield NOTHING
+        yield "Not measured."
         return
     first = next(iter(runs.values()))
     yield (
@@ -505,7 +504,7 @@ def serve_section(results: Results) -> Iterator[str]:
     first = {one.who: one for one in results.serve if isinstance(one, ServeRun)}
     waits = [one for one in results.serve if isinstance(one, WaitRun)]
     if not first:
-        yield NOTHING
+        yield "Not measured."
         return
     ours, later, nginx = first.values()
     yield (
@@ -568,8 +567,8 @@ def machine(results: Results) -> str:
     return ", ".join(f"{name} {fact}" for name, fact in facts.items())
 
 
-def page(results: Results) -> str:
-    """The whole of results.md."""
+def page(results: Results, earlier: str = "") -> str:
+    """The whole of results.md; SECTIONS that were not measured stay as they are on an earlier one."""
     verdicts = [target.verdict(results) for target in TARGETS]
     passed = sum(verdict.startswith("pass") for verdict in verdicts)
     failed = sum(verdict.startswith(FAIL) for verdict in verdicts)
@@ -629,7 +628,7 @@ def page(results: Results) -> str:
         ]
     sections += limits(results)
     sections += [
-        *("\n\n".join((heading, *section(results))) for heading, section in SECTIONS.values()),
+        *(part_of(part, results, earlier) for part in SECTIONS),
         "## To run it again",
         "`make bench`, on a machine with Java 17 that does nothing else; about an hour, "
         "10 GB of disk, and more for the memory part. `python bench/run.py --quick` is a trial "
@@ -660,21 +659,18 @@ def publish(part: str, runs: Sequence[Any], *, trial: bool) -> None:
 def update(part: str, runs: Sequence[object]) -> None:
     """Writes one of the SECTIONS anew. The rest of the page is of an earlier run."""
     path = HERE / "results.md"
-    heading, section = SECTIONS[part]
     measured_now = Results(rows=0, rounds=0, cores=0, trial=False, machine={}, **{part: list(runs)})
-    text = "\n\n".join((heading, *section(measured_now))) + "\n\n"
-    path.write_text(_section(heading).sub(lambda _: text, path.read_text()))
+    text = part_of(part, measured_now) + "\n\n"
+    path.write_text(_placed(part).sub(lambda _: text, path.read_text()))
 
 
-def kept(text: str, earlier: str) -> str:
-    """The page, and of what it has not measured what an earlier one has."""
-    for heading, _ in SECTIONS.values():
-        now, then = (_section(heading).search(each) for each in (text, earlier))
-        if now and then and NOTHING in now[0]:
-            text = text.replace(now[0], then[0])
-    return text
+def part_of(part: str, results: Results, earlier: str = "") -> str:
+    """One of the SECTIONS; what was not measured is taken from an earlier page."""
+    heading, section = SECTIONS[part]
+    before = None if getattr(results, part) else _placed(part).search(earlier)
+    return before[0].rstrip() if before else "\n\n".join((heading, *section(results)))
 
 
-def _section(heading: str) -> re.Pattern[str]:
-    """Up to the next heading."""
-    return re.compile(rf"^{heading}\n.*?(?=^#)", re.M | re.S)
+def _placed(part: str) -> re.Pattern[str]:
+    """One of the SECTIONS on a page: up to the next heading."""
+    return re.compile(rf"^{SECTIONS[part][0]}\n.*?(?=^#)", re.M | re.S)

@@ -129,7 +129,7 @@ def main() -> None:
 def publish(results: Results) -> None:
     """Writes the page, on which the other programs' parts stay. A trial leaves the published one alone."""
     page = DATA / "trial.md" if results.trial else HERE / "results.md"
-    page.write_text(report.kept(report.page(results), page.read_text() if page.exists() else ""))
+    page.write_text(report.page(results, page.read_text() if page.exists() else ""))
     say(f"wrote {page.relative_to(HERE.parent)}")
 
 

@@ -220,7 +220,6 @@ def measure(spark: SparkSession, options: argparse.Namespace) -> list[ServeRun |
 
 
 def main() -> None:
-    shutil.rmtree(DATA, ignore_errors=True)
     alone(__doc__.splitlines()[0], ROUNDS, DATA, "serve", measure)
 
 

@@ -6,7 +6,6 @@ usage: topics.py: writes its part of results.md anew. `--quick` is a trial with 
 import argparse
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -308,7 +307,6 @@ def from_kafka(
 
 def main() -> None:
     def each(spark: SparkSession, options: argparse.Namespace) -> list[TopicRun | DelayRun]:
-        shutil.rmtree(DATA, ignore_errors=True)
         LOGS.mkdir(parents=True, exist_ok=True)
         rows = run.QUICK_ROWS if options.quick else generate.ROWS
         data = generate.generate(run.DATA / str(rows), rows)

@@ -100,7 +100,7 @@ def test_tables_equal_the_model_in_every_mode_and_format(
     while any(told):
         mixed.append(rng.choice([lines for lines in told if lines]).pop(0))
     messages = tmp_path / "messages"
-    write(messages, cut(mixed, 2, rng))
+    write(messages, cut(mixed, 3, rng))
     made = pipeline(kind, warehouse, messages)
     run(made, spark)
     quarantined = made.quarantined(spark)
