@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 FLINK := .venv-flink
+SPARK42 := .venv-spark42
 JAR := src/changeglot/kernel/changeglot-kernel.jar
 JAVA_SOURCES := $(shell find src/changeglot/kernel/java -name '*.java')
 .DEFAULT_GOAL := help
-.PHONY: help java setup kernel flink demo check test golden bench services services-down wheel compat clean
+.PHONY: help java setup kernel flink spark42 demo check test golden bench services services-down wheel compat clean
 
 help:  ## this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 15
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 15
 
 java:
 	@command -v javac >/dev/null 2>&1 || { \
@@ -37,6 +38,13 @@ $(FLINK)/.installed: bench/requirements-flink.txt
 
 flink: java $(FLINK)/.installed  ## Flink, 844 MB, which must read what we write, and which we are measured against
 
+$(SPARK42)/.installed: Makefile
+	$(PYTHON) -m venv $(SPARK42)
+	$(SPARK42)/bin/python -m pip install --quiet --disable-pip-version-check 'pyspark>=4.2,<4.3' hypothesis pytest PyYAML
+	touch $@
+
+spark42: java $(SPARK42)/.installed  ## the next Spark, for `make compat`, and to measure its real-time mode
+
 demo: setup  ## a throwaway PostgreSQL, changed while it is watched, and mirrored
 	$(BIN)/changeglot demo
 
@@ -52,7 +60,7 @@ test: setup flink  ## all tests, two files at a time, each with a Spark session 
 golden: setup  ## rewrite what the golden messages should decode to; read the diff
 	$(BIN)/python tools/golden.py
 
-bench: setup flink  ## measure against Flink and the floors, into bench/results.md
+bench: setup flink spark42  ## measure against Flink and the floors, into bench/results.md
 	$(BIN)/python bench/run.py
 	$(BIN)/python bench/apply.py
 	$(BIN)/python bench/load.py
@@ -69,10 +77,8 @@ services-down: setup  ## stop them and delete what they held
 wheel: setup  ## the package, with the kernel in it, into dist/
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w dist .
 
-compat: setup  ## the same kernel jar and the codec tests on Spark 4.2
-	$(PYTHON) -m venv .venv-spark42
-	.venv-spark42/bin/python -m pip install --quiet 'pyspark>=4.2,<4.3' hypothesis pytest PyYAML
-	PYTHONPATH=src .venv-spark42/bin/python -m pytest tests/test_codecs.py tests/test_kernel.py
+compat: setup spark42  ## the same kernel jar and the codec tests on Spark 4.2
+	PYTHONPATH=src $(SPARK42)/bin/python -m pytest tests/test_codecs.py tests/test_kernel.py
 
 clean:  ## remove what was built
 	rm -rf $(VENV) .venv-* $(JAR) dist build .pytest_cache .mypy_cache .ruff_cache

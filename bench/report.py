@@ -410,7 +410,7 @@ def topics_section(results: Results) -> Iterator[str]:
         f"share the machine with it. {delays[0].seconds} seconds each, after a warm-up. A delay is told if it kept up."
     )
     if all(one.mode == "micro-batch" for one in delays):
-        yield "Real-time mode was not measured: `make compat` fetches the Spark that it wants."
+        yield "Real-time mode was not measured: `make spark42` fetches the Spark that it wants."
     yield table(("mode", "messages/s wanted:", *DELAY_HEADS), map(_delay, delays))
 
 

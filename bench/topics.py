@@ -52,8 +52,8 @@ SHOP = "shop"
 #: So the time stands in a message that was sent.
 STAMPED = r'"es":(\d+)'
 RATES = (1_000, 20_000)
-#: A Python with Spark 4.2, as `make compat` makes it, for real-time mode.
-SPARK42 = HERE.parent / ".venv-spark42" / "bin" / "python"
+#: An environment with Spark 4.2, as `make spark42` makes it, for real-time mode.
+SPARK42 = HERE.parent / ".venv-spark42"
 #: Different messages that are sent again and again where the delay is measured.
 DIFFERENT = 10_000
 
@@ -260,7 +260,15 @@ def batches(topics: Topics, come: str, go: str) -> Iterator[None]:
 @contextmanager
 def real_time(topics: Topics, come: str, go: str) -> Iterator[None]:
     """A translation in real-time mode, in a process of its own, since it wants another Spark."""
-    words = [str(SPARK42), str(HERE / "realtime.py"), topics.address, come, go, checkpoint(), str(LANES)]
+    words = [
+        str(SPARK42 / "bin" / "python"),
+        str(HERE / "realtime.py"),
+        topics.address,
+        come,
+        go,
+        checkpoint(),
+        str(LANES),
+    ]
     paths = {**os.environ, "PYTHONPATH": str(HERE.parent / "src")}
     with (LOGS / "realtime.log").open("w") as log:
         process = subprocess.Popen(words, env=paths, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
@@ -278,7 +286,7 @@ def delays(topics: Topics, data: Data, warm: int, seconds: int) -> Iterator[Dela
     """How long messages are on their way through a query that goes on, in each mode and at each rate."""
     with (data.text("canal") / "part-000.txt").open("rb") as file:
         lines = [line.rstrip(b"\n") for line in islice(file, DIFFERENT)]
-    modes = {"micro-batch": batches, **({"real-time": real_time} if SPARK42.exists() else {})}
+    modes = {"micro-batch": batches, **({"real-time": real_time} if (SPARK42 / ".installed").exists() else {})}
     # What is beside the query has processes of its own, as it would have machines.
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
         for mode, rate in product(modes, RATES):
