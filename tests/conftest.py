@@ -24,7 +24,7 @@ from changeglot.sources.kafka import Kafka as KafkaSource
 from changeglot.throwaway.databases import MariaDB, Postgres
 
 #: Files that take the longest, the longest first: with two at a time, what is long must not be last.
-LONG = ("test_kills", "test_pipelines", "test_capture", "test_kafka_kills", "test_served", "test_serve", "test_resync")
+LONG = ("test_kills", "test_pipelines", "test_capture", "test_topic_kills", "test_served", "test_serve", "test_resync")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

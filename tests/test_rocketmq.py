@@ -23,8 +23,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from services import RocketMQ
+from shop import TYPES
+from test_kafka import every_format, run
 
-from changeglot import jars, rocketmq
+import changeglot
+from changeglot import config, jars, rocketmq
+from changeglot.codecs import CODECS
 from changeglot.errors import ConfigError
 from changeglot.rocketmq.client import Client, Sender
 from changeglot.rocketmq.connection import Ask, Credentials
@@ -340,6 +344,26 @@ def test_messages_of_all_sizes_come_in_order(client: Client, messages: Messages,
         assert [body for several in found for body in several.bodies] == bodies
 
 
+def others(broker: RocketMQ, home: Path, to: str, of: str, count: int, *file: Path) -> list[list[str]]:
+    """What RocketMQ's own client says when it has sent its messages, or those of the file, and read so many."""
+    java = shutil.which("java") or str(Path(os.environ["JAVA_HOME"]) / "bin" / "java")
+    classes = os.pathsep.join(map(str, jars.resolve(["org.apache.rocketmq:rocketmq-client:5.5.0"])))
+    program = Path(__file__).parent / "rocketmq" / "Others.java"
+    ran = subprocess.run(
+        [
+            *(java, "-XX:TieredStopAtLevel=1", f"-Duser.home={home}", "-Dfile.encoding=UTF-8", str(program)),
+            *(broker.address, USER, PASSWORD, to, of, str(count), *map(str, file)),
+        ],
+        env={**os.environ, "CLASSPATH": classes},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return [line.split() for line in ran.stdout.splitlines()]
+
+
 def test_messages_pass_between_the_java_client_and_this_one(
     spark: SparkSession, broker: RocketMQ, messages: Messages, topic: str, tmp_path: Path
 ) -> None:
@@ -352,22 +376,7 @@ def test_messages_pass_between_the_java_client_and_this_one(
     columns = "key BINARY, value BINARY, tags STRING, properties MAP<STRING, STRING>, shardingKey STRING"
     messages.write(spark.createDataFrame(rows, columns).coalesce(1), topic, len(rows))
     ours = placed(messages.read(topic))
-    java = shutil.which("java") or str(Path(os.environ["JAVA_HOME"]) / "bin" / "java")
-    classes = os.pathsep.join(map(str, jars.resolve(["org.apache.rocketmq:rocketmq-client:5.5.0"])))
-    program = Path(__file__).parent / "rocketmq" / "Others.java"
-    ran = subprocess.run(
-        [
-            *(java, "-XX:TieredStopAtLevel=1", f"-Duser.home={tmp_path}", "-Dfile.encoding=UTF-8", str(program)),
-            *(broker.address, USER, PASSWORD, f"{topic}-theirs", topic, str(len(rows))),
-        ],
-        env={**os.environ, "CLASSPATH": classes},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    lines = [line.split() for line in ran.stdout.splitlines()]
+    lines = others(broker, tmp_path, f"{topic}-theirs", topic, len(rows))
 
     got = [line[1:] for line in lines if line[0] == "GOT"]
     assert {(int(queue), int(offset)) for queue, offset, *_ in got} == {(row["queue"], row["offset"]) for row in ours}
@@ -393,8 +402,52 @@ def test_messages_pass_between_the_java_client_and_this_one(
     assert {key: sharded(str(key), 8) for key in shards} == shards
 
 
+def test_the_java_client_and_pipelines_understand_each_other_in_every_format(
+    spark: SparkSession, broker: RocketMQ, messages: Messages, topic: str, tmp_path: Path
+) -> None:
+    _, mixed = every_format(spark, "r")
+    file, out = tmp_path / "lines", f"{topic}-out"
+    file.write_text("".join(f"{_line(str(row).encode())} {_line(key)} {_line(value)}\n" for row, key, value in mixed))
+    others(broker, tmp_path, topic, topic, 0, file)
+    messages.wait(topic, len(mixed))
+    # Of those that lie in one queue, and so of one row, in their order.
+    theirs = [
+        (None if row["key"] is None else bytes(row["key"]), bytes(row["value"])) for row in placed(messages.read(topic))
+    ]
+    sent = sorted(mixed, key=lambda message: sharded(str(message[0]), 4))
+    assert theirs == [(key, value) for _, key, value in sent]
+    at = {"type": "rocketmq", "servers": broker.address, "access_key": USER, "secret_key": PASSWORD}
+    content = {
+        "source": {**at, "topics": [topic], "format": "auto"},
+        "sink": [{**at, "format": spoken, "topic": out} for spoken in CODECS],
+        "tables": [{"match": "*", "keys": ["id"], "columns": TYPES}],
+        "checkpoint": str(tmp_path / "checkpoint"),
+    }
+    made = config.pipeline(content, name="every")
+    run(made, spark)
+    assert made.quarantined(spark) is None
+    ours = messages.read(out).collect()
+    got = others(broker, tmp_path, topic, out, len(ours), Path(os.devnull))
+    received = [(_bytes(keys), _bytes(body)) for _, _, _, keys, _, _, _, body in got]
+    assert sorted(map(str, received)) == sorted(str((bytes(row["key"]), bytes(row["value"]))) for row in ours)
+    found = changeglot.decode(spark.createDataFrame(received, "key BINARY, value BINARY"))
+    assert found.where("problem IS NOT NULL").select("format", "problem").collect() == []
+    counts = {row["format"]: row["count"] for row in found.where("op IS NOT NULL").groupBy("format").count().collect()}
+    assert counts.keys() == CODECS.keys()
+    assert all(count >= len(mixed) for count in counts.values()), counts
+
+
+def _line(part: bytes | None) -> str:
+    return "-" if part is None else "." + base64.b64encode(part).decode()
+
+
+def _bytes(part: str) -> bytes | None:
+    return None if part == "-" else base64.b64decode(part[1:])
+
+
 def _text(part: str) -> str | None:
-    return None if part == "-" else base64.b64decode(part[1:]).decode()
+    found = _bytes(part)
+    return None if found is None else found.decode()
 
 
 def refused(messages: Messages, *words: str, topics: str, **options: str) -> None:

@@ -4,7 +4,9 @@ import java.util.BitSet;
 import java.util.HashMap;
 import java.util.Map;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
  * RocketMQ's own client, warm, which reads a topic from its beginning for each line of the input. It talks as
@@ -45,7 +47,7 @@ public class Reader {
     var queues = consumer.fetchMessageQueues(topic);
     consumer.assign(queues);
     for (var queue : queues) {
-      consumer.seekToBegin(queue);
+      seekToBegin(consumer, queue);
     }
     int got = 0;
     long bytes = 0;
@@ -64,5 +66,17 @@ public class Reader {
     }
     consumer.shutdown();
     return bytes > 0 ? got : 0;
+  }
+
+  /** Now and then the client does not get its question to the broker, and gives up at once. */
+  static void seekToBegin(DefaultLitePullConsumer consumer, MessageQueue queue) throws MQClientException {
+    for (int again = 2; ; again--) {
+      try {
+        consumer.seekToBegin(queue);
+        return;
+      } catch (MQClientException problem) {
+        if (again == 0) throw problem;
+      }
+    }
   }
 }

@@ -1,4 +1,7 @@
-import java.nio.charset.StandardCharsets;
+import static java.nio.charset.StandardCharsets.UTF_8;
+
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Base64;
 import java.util.List;
@@ -17,13 +20,22 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * RocketMQ's own client beside ours: sends into one topic, says where each sharding key went, and says what it receives
  * of another one.
  *
- * <p>Arguments: name server, user, password, the topic that is written, the one that is read, how many it has.
+ * <p>Arguments: name server, user, password, the topic that is written, the one that is read, how many it has; and, for
+ * messages of one's own, a file of them: in each line sharding key, key and body, as `text` has them.
  */
 public class Others {
   public static void main(String[] given) throws Exception {
     AclClientRPCHook user = new AclClientRPCHook(new SessionCredentials(given[1], given[2]));
     try {
-      send(given[0], user, given[3]);
+      DefaultMQProducer producer = new DefaultMQProducer("others", user);
+      producer.setNamesrvAddr(given[0]);
+      producer.start();
+      if (given.length > 6) {
+        sendFile(producer, given[3], Path.of(given[6]));
+      } else {
+        send(producer, given[3]);
+      }
+      producer.shutdown();
       receive(given[0], user, given[4], Integer.parseInt(given[5]));
     } catch (Exception problem) {
       // The client's threads would keep the program alive.
@@ -33,11 +45,17 @@ public class Others {
     System.exit(0);
   }
 
-  static void send(String server, AclClientRPCHook user, String topic) throws Exception {
-    DefaultMQProducer producer = new DefaultMQProducer("others", user);
-    producer.setNamesrvAddr(server);
-    producer.start();
-    Message plain = new Message(topic, "red", "one two", "grüße".getBytes(StandardCharsets.UTF_8));
+  static void sendFile(DefaultMQProducer producer, String topic, Path file) throws Exception {
+    for (String line : Files.readAllLines(file)) {
+      String[] parts = line.split(" ");
+      byte[] key = bytes(parts[1]);
+      Message message = new Message(topic, null, key == null ? null : new String(key, UTF_8), bytes(parts[2]));
+      producer.send(message, new SelectMessageQueueByHash(), new String(bytes(parts[0]), UTF_8));
+    }
+  }
+
+  static void send(DefaultMQProducer producer, String topic) throws Exception {
+    Message plain = new Message(topic, "red", "one two", "grüße".getBytes(UTF_8));
     plain.putUserProperty("colour", "häßlich");
     producer.send(plain);
     for (CompressionType how : CompressionType.values()) {
@@ -50,11 +68,10 @@ public class Others {
     }
     producer.send(batch);
     for (String key : List.of("a", "order-17", "größe", "\uD83D\uDE00", "polygenelubricants")) {
-      Message message = new Message(topic, null, "sharded", key.getBytes(StandardCharsets.UTF_8));
+      Message message = new Message(topic, null, "sharded", key.getBytes(UTF_8));
       int queue = producer.send(message, new SelectMessageQueueByHash(), key).getMessageQueue().getQueueId();
       System.out.println("SHARD " + text(key) + " " + queue);
     }
-    producer.shutdown();
   }
 
   static void receive(String server, AclClientRPCHook user, String topic, int count) throws Exception {
@@ -103,6 +120,10 @@ public class Others {
   }
 
   static String text(String text) {
-    return text == null ? "-" : "." + Base64.getEncoder().encodeToString(text.getBytes(StandardCharsets.UTF_8));
+    return text == null ? "-" : "." + Base64.getEncoder().encodeToString(text.getBytes(UTF_8));
+  }
+
+  static byte[] bytes(String text) {
+    return text.equals("-") ? null : Base64.getDecoder().decode(text.substring(1));
   }
 }

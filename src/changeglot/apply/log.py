@@ -15,7 +15,10 @@ from changeglot.model import CHANGE
 IDENTITY, BATCH = "__identity", "__batch"
 #: What a log is searched by.
 SEARCHED = ("committed_at", ORDER, IDENTITY, BATCH)
-_VARIED = (*(f"{image}.key_value.value" for image in ("key", "before", "after")), ORDER, IDENTITY)
+_VARIED = (
+    *(f"{image}.key_value.value" for image in ("key", "before", "after", "extra")),
+    *("position.list.element", "transaction.ids.list.element", "committed_at", "produced_at", ORDER, IDENTITY),
+)
 #: What Parquet is told of a log: these are seldom alike, and are not looked up among those before.
 PARQUET = {f"parquet.enable.dictionary#{path}": "false" for path in _VARIED}
 
