@@ -630,7 +630,7 @@ def page(results: Results, earlier: str = "") -> str:
     sections += [
         *(part_of(part, results, earlier) for part in SECTIONS),
         "## To run it again",
-        "`make bench`, on a machine with Java 17 that does nothing else; about an hour, "
+        "`make bench`, on a machine with Java 17 that does nothing else; an hour and a half, "
         "10 GB of disk, and more for the memory part. `python bench/run.py --quick` is a trial "
         "of some minutes.",
     ]

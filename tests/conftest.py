@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -30,6 +31,15 @@ LONG = ("test_kills", "test_pipelines", "test_capture", "test_topic_kills", "tes
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     names = {name: number for number, name in enumerate(LONG)}
     items.sort(key=lambda item: names.get(item.path.stem, len(LONG)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A folder for what Spark keeps while it runs, here and in other processes: one that is killed leaves it."""
+    folder = tmp_path_factory.mktemp("scratch")
+    os.environ["SPARK_LOCAL_DIRS"] = str(folder)
+    yield
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
