@@ -31,7 +31,7 @@ from changeglot.model import Op
 SRC = Path(__file__).parents[1] / "src"
 ELECTRIC = Path(__file__).parent / "electric"
 #: Seconds after which what does not happen is taken for never.
-PATIENCE = 300
+PATIENCE = 120
 
 
 @dataclass
