@@ -333,6 +333,7 @@ class Capturing:
     """The pipeline of an origin, as a command that goes on until it is killed."""
 
     def __init__(self, origin: Origin) -> None:
+        self.origin = origin
         self.file, self.log = origin.folder / "pipeline.yaml", origin.folder / "pipeline.log"
         self.file.write_text(json.dumps(origin.content))
         self.start()
@@ -348,26 +349,30 @@ class Capturing:
 
     def kill(self) -> None:
         """It and what it started."""
-        assert self.process.poll() is None, self.log.read_text()[-2000:]
+        self.check()
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+    def check(self) -> None:
+        """That it lives."""
+        assert self.process.poll() is None, self.log.read_text()[-2000:]
+
+    def committed(self, versions: int) -> None:
+        """Waits until the tables have so many versions more."""
+        logs = [self.origin.folder.joinpath("lake", *name.split("."), "_delta_log") for name in tables(self.origin)]
+
+        def count() -> int:
+            self.check()
+            return sum(len(list(log.glob("*.json"))) for log in logs)
+
+        before = count()
+        until(lambda: count() >= before + versions, PATIENCE)
 
 
 def served(origin: Origin, port: int = 0, **options: Any) -> AbstractContextManager[Served]:
     """A server of its own process. Any: options of `serve`."""
     # It takes the folder and the content of what it serves.
     return serving(cast("Shopping", origin), port, **SMALL, **options)
-
-
-def committed(origin: Origin, versions: int) -> None:
-    """Waits until the tables have so many versions more."""
-    logs = [origin.folder.joinpath("lake", *name.split("."), "_delta_log") for name in tables(origin)]
-
-    def count() -> int:
-        return sum(len(list(log.glob("*.json"))) for log in logs)
-
-    before = count()
-    until(lambda: count() >= before + versions, PATIENCE)
 
 
 def tables(origin: Origin) -> set[str]:
@@ -397,7 +402,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         pipeline = Capturing(origin)
         stack.callback(pipeline.kill)
         # They are made, and filled.
-        committed(origin, 2 * len(tables(origin)))
+        pipeline.committed(2 * len(tables(origin)))
         yield World(origin, pipeline)
 
 
@@ -416,18 +421,18 @@ def test_a_client_has_what_the_source_has_whoever_is_killed_when(world: World, e
         client.until(origin.expected())
         handles = dict(client.handles)
         with Life(origin) as life:
-            committed(origin, 2)
+            world.pipeline.committed(2)
             server.kill()
-            committed(origin, 1)
+            world.pipeline.committed(1)
             server = stack.enter_context(served(origin, server.port))
             time.sleep(rng.uniform(0, 2))
             world.pipeline.kill()
             life.cut.set()
             world.pipeline.start()
-            committed(origin, 1)
+            world.pipeline.committed(1)
             server.kill()
             server = stack.enter_context(served(origin, server.port))
-            committed(origin, 1)
+            world.pipeline.committed(1)
         assert life.steps > 5
         client.until(origin.expected())
         # Who dies forgets nothing: nobody begins anew.
@@ -468,7 +473,7 @@ def test_a_hundred_shapes_are_followed_at_once(world: World, electric: Path) -> 
     with served(origin) as server, following(electric, server.url, shapes) as client:
         client.until(origin.expected(shapes))
         with Life(origin):
-            committed(origin, 3)
+            world.pipeline.committed(3)
         wanted = origin.expected(shapes)
         client.until(wanted)
         assert len({json.dumps(each, sort_keys=True) for each in wanted.values()}) > 40
@@ -565,11 +570,11 @@ def test_clients_behind_a_balancer_and_behind_a_cache_are_right_while_changes_go
         # Else the cache would hold them back.
         assert one.ask({**live, "live_sse": "true"}, "HEAD").headers["x-accel-buffering"] == "no"
         with Life(origin):
-            committed(origin, 2)
+            world.pipeline.committed(2)
             one.kill()
-            committed(origin, 1)
+            world.pipeline.committed(1)
             stack.enter_context(served(origin, one.port))
-            committed(origin, 2)
+            world.pipeline.committed(2)
             # One that begins with what the cache has kept.
             clients.append(stack.enter_context(following(electric, cached, shapes)))
         all_right()
