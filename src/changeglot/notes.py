@@ -26,6 +26,11 @@ class Notes:
         earlier = [number for number in self.numbers() if number < batch]
         return self._read(max(earlier)) if earlier else None
 
+    def last(self) -> Any:
+        """The last note of all; None if there is none. Any: JSON."""
+        there = self.numbers()
+        return self._read(max(there)) if there else None
+
     def until(self, batch: int) -> Any:
         """The last note of the batch or an earlier one; None if there is none. Any: JSON."""
         return self.before(batch + 1)

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -138,7 +139,7 @@ class Pipeline:
         """
         writer: list[str] = []
         targets, begun = self.targets, _last_begun(spark, self.checkpoint)
-        source = self._source.telling(hear)
+        source = self._source.telling(hear).going_on(begun.offsets)
         source = source.ending() if once else source
         recording = source.record(spark, once=once)
         stream = source.messages(spark)
@@ -154,7 +155,7 @@ class Pipeline:
                 writer.append(f"{self.name}/{query_id}")
             with configured(batch.sparkSession, _PLANNING):
                 staged = batch if early else self._staged(batch, targets)
-                told(self._apply(staged, Mark(writer[0], number, number <= begun), targets))
+                told(self._apply(staged, Mark(writer[0], number, number <= begun.batch), targets))
 
         query = (self._staged(stream, targets) if early else stream).writeStream.foreachBatch(apply)
         query = query.queryName(self.name).option("checkpointLocation", self.checkpoint)
@@ -382,7 +383,22 @@ def session_settings(parts: Iterable[MessageSource | LakeSink | MessageSink]) ->
     return joined
 
 
-def _last_begun(spark: SparkSession, checkpoint: str) -> int:
-    """The number of the last batch that was ever begun with a checkpoint, -1 if none was."""
+class _Begun(NamedTuple):
+    """A batch, and up to where of the source it goes."""
+
+    batch: int = -1
+    offsets: str = ""
+
+
+def _last_begun(spark: SparkSession, checkpoint: str) -> _Begun:
+    """The last batch that was ever begun with a checkpoint, if one was."""
     # Spark notes what a batch has before it begins it.
-    return max(Notes(spark, f"{checkpoint.rstrip('/')}/offsets").numbers(), default=-1)
+    notes = Notes(spark, f"{checkpoint.rstrip('/')}/offsets")
+    if not (batches := notes.numbers()):
+        return _Begun()
+    told: list[str] = []
+    # That it is damaged is told by Spark.
+    with suppress(Py4JJavaError):
+        told = notes.content(max(batches)).decode("utf-8", "replace").splitlines()
+    # The version of the note, what Spark keeps for itself, and the source's.
+    return _Begun(max(batches), told[2] if len(told) == 3 and told[0] == "v1" else "")

@@ -34,6 +34,7 @@ _NOW_AND_THEN, _BAR = 10, 20
 #: By what of their errors transports tell that messages are gone, and that nobody is there.
 _GONE = ("may have been lost", "KAFKA_DATA_LOSS", "OffsetGone", "OffsetOutOfRange")
 _AWAY = ("kafka.common.errors.TimeoutException", "BrokerNotAvailable", "Unreachable")
+_GOES_ON = "When it is there again, start the pipeline again: it goes on where it was."
 
 
 @dataclass
@@ -276,8 +277,10 @@ def serve(pipeline: Pipeline, host: str | None, port: int | None, *, quiet: bool
 def failure(error: Exception, pipeline: Pipeline) -> ChangeglotError:
     """What stopped it, in a line: our own complaint if it was one, else the last cause that Spark tells."""
     text = str(error)
+    away = any(word in text for word in _AWAY)
     if said := complaint(text):
-        return ChangeglotError(f'pipeline "{pipeline.name}" stopped: {said}')
+        what = f'pipeline "{pipeline.name}" stopped: {said}'
+        return PipelineFailed(what, hint=_GOES_ON) if away else ChangeglotError(what)
     told = [line.strip() for line in text.splitlines() if line.strip()]
     causes = [line.partition("Caused by: ")[2] for line in told if line.startswith("Caused by: ")]
     what = causes[-1] if causes else told[0] if told else type(error).__name__
@@ -288,9 +291,9 @@ def failure(error: Exception, pipeline: Pipeline) -> ChangeglotError:
         said = f"messages are gone that were not read: {what}"
         hint = "A topic was deleted, or kept them too short a time. fail_on_data_loss: false goes on with the rest."
         return ConfigError("source", said, hint=hint)
-    if any(word in text for word in _AWAY):
-        hint = "When it is there again, start the pipeline again: it goes on where it was."
-        return PipelineFailed(f'pipeline "{pipeline.name}" stopped: the broker does not answer: {what}', hint=hint)
+    if away:
+        what = f'pipeline "{pipeline.name}" stopped: the broker does not answer: {what}'
+        return PipelineFailed(what, hint=_GOES_ON)
     if any(word in what.lower() for word in ("checkpoint", "offset", "json")) or pipeline.checkpoint in what:
         hint = f"Its notes are in {pipeline.checkpoint}. If they are damaged, remove them: all is read again, and what "
         return ConfigError("checkpoint", what, hint=hint + "the tables have is not applied twice.")

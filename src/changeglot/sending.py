@@ -28,7 +28,7 @@ from changeglot.model import CHANGE, Change, Op, Phase, change
 from changeglot.notes import Notes
 from changeglot.seen import seen
 from changeglot.sinks.base import LakeSink, Mark
-from changeglot.sinks.messages import LANE, SENT, TOPIC, MessageSink
+from changeglot.sinks.messages import LANE, SENT, TOPIC, Lanes, MessageSink
 from changeglot.sources import base as read
 from changeglot.tables import Tables
 from changeglot.target import Applied, Planned
@@ -62,7 +62,7 @@ class Sending(Ruled):
     #: The name of what is on its way again out of the quarantine, if it is that.
     replay: str | None = None
     #: The topics' lanes, and when they were looked up.
-    looked_up: dict[str, tuple[int, float]] = field(default_factory=dict, repr=False, compare=False)
+    looked_up: dict[str, tuple[Lanes, float]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def codec(self) -> Codec:
@@ -179,9 +179,9 @@ class Sending(Ruled):
         fields = change(op=F.lit(Op.HEARTBEAT), phase=F.lit(Phase.STREAM), committed_at=now, produced_at=now)
         beat = spark.range(1).select(*(column.alias(name) for name, column in fields.items()))
         said = encode(beat, self.sink.format, tables=self.known, options=self._options).where("spoken")
-        lanes = self.sink.lanes(spark, [topic])[topic]
+        lanes = self.sink.lanes(spark, [topic], self._noted(spark))[topic]
         nobody = F.lit(None).cast("string").alias(SENT)
-        each = F.explode(F.sequence(F.lit(0), F.lit(lanes - 1))).alias(LANE)
+        each = F.explode(F.array(*map(F.lit, lanes))).alias(LANE)
         self.sink.send(said.select(F.lit(topic).alias(TOPIC), each, "key", "value", nobody))
         return True
 
@@ -270,16 +270,15 @@ class Sending(Ruled):
         number = F.row_number().over(Window.partitionBy(TOPIC, LANE).orderBy(ORDER, _HALF, _TOMB, "part"))
         return self._numbered(going, number, mark)
 
-    def _going(self, coded: DataFrame, lanes: Mapping[str, int]) -> DataFrame:
+    def _going(self, coded: DataFrame, lanes: Mapping[str, Lanes]) -> DataFrame:
         """The messages that are sent, each with its lane."""
-        count = _count_of(lanes, F.col(TOPIC))
+        names = _names_of(lanes, F.col(TOPIC))
         # As Kafka's clients do: the sign is dropped.
-        lane = (F.col(_HASH).bitwiseAND(F.lit(0x7FFFFFFF)) % count).cast("int")
+        number = (F.col(_HASH).bitwiseAND(F.lit(0x7FFFFFFF)) % F.array_size(names)).cast("int")
         going = coded.where(F.col("spoken") & F.col(TOPIC).isNotNull())
-        going = going.withColumn(LANE, F.coalesce(lane, F.lit(0)))
+        going = going.withColumn(LANE, F.get(names, F.coalesce(number, F.lit(0))))
         if self.sink.ddl == "all" and self.sink.partition == "key":
-            each = F.sequence(F.lit(0), count - 1)
-            of = F.when(F.col(_OP).isin(*Op.ROWS), F.array(LANE)).otherwise(each)
+            of = F.when(F.col(_OP).isin(*Op.ROWS), F.array(LANE)).otherwise(names)
             going = going.withColumn(LANE, F.explode(of))
         if not self.sink.tombstones:
             return going.withColumn(_TOMB, F.lit(0))
@@ -303,23 +302,34 @@ class Sending(Ruled):
             return kernel.murmur2(table)
         return F.when(F.col(_OP).isin(*Op.ROWS), kernel.murmur2(F.coalesce("key", table)))
 
-    def _lanes(self, spark: SparkSession, told: Tidings, mark: Mark) -> dict[str, int]:
-        """How many lanes the topics have; of a batch that is sent again, as many as they had the first time."""
-        notes = Notes(spark, f"{self.folder.rstrip('/')}/lanes")
+    def _lanes(self, spark: SparkSession, told: Tidings, mark: Mark) -> dict[str, Lanes]:
+        """The lanes of the topics; of a batch that is sent again, those that they had the first time."""
         one = self.sink.one_topic
         topics = [one] if one else sorted({*self._topics(told).values()})
         now = time.monotonic()
-        noted: dict[str, int] = notes.until(mark.batch) or {} if mark.replayed and self.replay is None else {}
-        before = {topic: count for topic, (count, _) in self.looked_up.items()} | noted
-        asked = [topic for topic in topics if now - self.looked_up.get(topic, (0, -_FRESH))[1] >= _FRESH]
+        asked = [topic for topic in topics if now - self.looked_up.get(topic, ((), -_FRESH))[1] >= _FRESH]
         if asked:
-            there = self.sink.lanes(spark, asked)
-            # Lanes that were added since are for the next batch. Those that are gone are for none.
-            found = {topic: min(count, noted.get(topic, count)) for topic, count in there.items()}
-            self.looked_up.update({topic: (n, now if n == there[topic] else -_FRESH) for topic, n in found.items()})
-            if self.replay is None and found.items() - before.items():
-                notes.write(mark.batch, before | found)
+            streaming = self.replay is None
+            noted = self._noted(spark, mark.batch if streaming else None)
+            found = there = self.sink.lanes(spark, asked, noted)
+            if mark.replayed:
+                # Lanes that were added since are for the next batch. Those that are gone are for none.
+                found = {topic: _left(noted.get(topic, ()), names) for topic, names in there.items()}
+            for topic, names in found.items():
+                self.looked_up[topic] = names, now if names == there[topic] else -_FRESH
+            if streaming and found.items() - noted.items():
+                self._notes(spark).write(mark.batch, noted | found)
         return {topic: self.looked_up[topic][0] for topic in topics}
+
+    def _notes(self, spark: SparkSession) -> Notes:
+        return Notes(spark, f"{self.folder.rstrip('/')}/lanes")
+
+    def _noted(self, spark: SparkSession, batch: int | None = None) -> dict[str, Lanes]:
+        """The lanes that topics had, when that was last noted, in that batch or before it."""
+        notes = self._notes(spark)
+        told = notes.last() if batch is None else notes.until(batch)
+        # Earlier versions noted how many there were.
+        return {topic: tuple(names) for topic, names in (told or {}).items() if isinstance(names, list)}
 
     def _writer(self, mark: Mark) -> str:
         """Who sends: another one if it would number the messages otherwise, and would seem to have sent them."""
@@ -327,10 +337,17 @@ class Sending(Ruled):
         return f"{mark.writer}/{hashlib.sha256(how.encode()).hexdigest()[:12]}"
 
 
-def _count_of(counts: Mapping[str, int], topic: Column) -> Column:
-    if len(set(counts.values())) <= 1:
-        return F.lit(next(iter(counts.values()), 1))
-    return F.create_map(*(part for name, count in counts.items() for part in (F.lit(name), F.lit(count))))[topic]
+def _left(before: Lanes, now: Lanes) -> Lanes:
+    """Those that were there before, as far as they still are; else those of now."""
+    return tuple(name for name in before if name in now) or now
+
+
+def _names_of(lanes: Mapping[str, Lanes], topic: Column) -> Column:
+    """ARRAY<STRING>: the lanes of a topic, which has one at least."""
+    arrays = {name: F.array(*map(F.lit, names)) for name, names in lanes.items()}
+    if len(set(lanes.values())) <= 1:
+        return next(iter(arrays.values()), F.array(F.lit("")))
+    return F.create_map(*(part for name, names in arrays.items() for part in (F.lit(name), names)))[topic]
 
 
 def _split(changes: DataFrame, codec: Codec) -> DataFrame:

@@ -55,6 +55,16 @@ class Queue(NamedTuple):
         """What it is called among those of its topic."""
         return f"{self.broker}:{self.number}"
 
+    @classmethod
+    def named(cls, topic: str, name: str) -> Self:
+        """The one that is called so.
+
+        >>> Queue.named("orders", "broker-a:3")
+        Queue(topic='orders', broker='broker-a', number=3)
+        """
+        broker, _, number = name.rpartition(":")
+        return cls(topic, broker, int(number))
+
     def __str__(self) -> str:
         return f'queue {self.name} of topic "{self.topic}"'
 
@@ -64,6 +74,8 @@ class Route(NamedTuple):
 
     readable: tuple[Queue, ...]
     writable: tuple[Queue, ...]
+    #: The topic's brokers that could be written now, whether or not they let it be.
+    writing: frozenset[str]
 
 
 class Bounds(NamedTuple):
@@ -344,7 +356,8 @@ class Client:
                 readable += (Queue(topic, broker, number) for number in range(data["readQueueNums"]))
             if permission & 2 and broker in masters:
                 writable += (Queue(topic, broker, number) for number in range(data["writeQueueNums"]))
-        return Route(tuple(readable), tuple(writable))
+        there = frozenset(data["brokerName"] for data in told["queueDatas"]) & {*masters}
+        return Route(tuple(readable), tuple(writable), there)
 
     def _learned(self, brokers: Iterable[Mapping[str, Any]]) -> list[str]:
         """Those that have a master; the addresses of all are kept. Any: JSON."""

@@ -46,16 +46,18 @@ class RocketMQSource(DataSource):
     It reads `key BINARY, value BINARY, topic STRING, broker STRING, queue INT, offset BIGINT, tags STRING, properties
     MAP<STRING, STRING>, bornAt TIMESTAMP, storedAt TIMESTAMP`: the key is the property KEYS, NULL without one; the
     properties are all that are stored. Options: `nameServers` and `topics`; `startingOffsets`, `endingOffsets`,
-    `failOnDataLoss`, `accessKey`, `secretKey`, `consumerGroup`, `pullBatch`, `timeout`, `maxOffsetsPerTrigger`.
+    `failOnDataLoss`, `accessKey`, `secretKey`, `consumerGroup`, `pullBatch`, `timeout`, `maxOffsetsPerTrigger`,
+    `knownOffsets`.
 
     A stream's offsets are in its checkpoint, never at the broker: the same ones give the same messages. A queue, or a
     topic of a longer list, that was not there before is read from its beginning. A batch takes all that is there; on
     Spark 4.2 and newer no more than `maxOffsetsPerTrigger`, for which 4.1 has no means.
 
     It writes the columns `value` and, if there are such, `key`, `topic`, `tags`, `properties`, `shardingKey`, `queue`:
-    at least once each, appended. Rows of one Spark partition with one sharding key, or one number of a queue, go into
-    one queue in their order; the others by turns. Options: `nameServers`, `topic`; `group`, `createTopics`, `queues`,
-    `accessKey`, `secretKey`, `timeout`. A NULL value is sent as an empty one, since RocketMQ has no other.
+    at least once each, appended. Rows of one Spark partition with one sharding key, or for one queue, keep their order;
+    the others go by turns. A queue is a name, "broker-a:0", or a number among those that can be written now. Options:
+    `nameServers`, `topic`; `group`, `createTopics`, `queues`, `accessKey`, `secretKey`, `timeout`. A NULL value is sent
+    as an empty one, since RocketMQ has no other.
     """
 
     @classmethod
@@ -114,7 +116,9 @@ class QueueStream(DataSourceStreamReader):
 
     def __init__(self, options: Reading) -> None:
         self._options = options
-        self._latest: dict[Queue, int] = {}
+        #: A queue that is not listed stays where it was: its broker is away.
+        self._known = _heard(options.known)
+        self._looked = False
         self._absent: dict[Queue, int] = {}
 
     @cached_property
@@ -129,15 +133,16 @@ class QueueStream(DataSourceStreamReader):
         return _told(_starts(self._options, self._bounds()))
 
     def latestOffset(self) -> Offsets:  # noqa: N802
-        if not (self._options.up_to_now and self._latest):
-            # A queue that is not listed stays where it was: its broker is away.
-            self._latest |= {queue: each.end for queue, each in self._bounds(self._latest).items()}
-        return _told(self._latest)
+        if not (self._options.up_to_now and self._looked):
+            self._known |= {queue: each.end for queue, each in self._bounds(self._known).items()}
+            self._looked = True
+        return _told(self._known)
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         begun, ends = _heard(start), _heard(end)
-        # Before 4.2 Spark does not tell from where when it asks how far. Asked first while a broker is away, we cannot
-        # know of its queues, and the next batch begins without them: they go on from where they stood all the same.
+        # Before 4.2 Spark does not tell from where when it asks how far. Asked first while a broker is away, we do not
+        # know of its queues, if `knownOffsets` does not tell, and the next batch begins without them: they go on from
+        # where they stood all the same.
         self._absent |= {queue: offset for queue, offset in begun.items() if queue not in ends}
         begun = {**self._absent, **begun}
         new = self._client.bounds(queue for queue in ends if queue not in begun)
@@ -197,8 +202,7 @@ def _heard(offsets: Offsets) -> dict[Queue, int]:
     heard = {}
     for topic, queues in offsets.items():
         for name, offset in queues.items():
-            broker, _, number = name.rpartition(":")
-            heard[Queue(topic, broker, int(number))] = offset
+            heard[Queue.named(topic, name)] = offset
     return heard
 
 

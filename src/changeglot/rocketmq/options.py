@@ -66,6 +66,10 @@ class Reading(_Cluster):
     pull_batch: int = option("messages that one request asks for; a broker gives no more than it is set to", 32)
     max_offsets_per_trigger: int = option("messages that a batch of a stream takes at most; Spark 4.2 and newer", 0)
     up_to_now: bool = option("whether a stream has no more than what is there when it first looks", False)
+    known_offsets: str = option(
+        "where a stream that goes on stood, as its checkpoint has it, for queues whose brokers are away as it starts",
+        "",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,6 +79,12 @@ class Reading(_Cluster):
             raise ConfigError("pullBatch", "wants a number of messages, at least 1")
         offsets_of("startingOffsets", self.starting_offsets, ("earliest", "latest"), self.named)
         offsets_of("endingOffsets", self.ending_offsets, ("latest",), self.named)
+
+    @property
+    def known(self) -> Offsets:
+        """Where the stream stood, of the topics that are read now."""
+        told: Offsets = json.loads(self.known_offsets or "{}")
+        return {topic: queues for topic, queues in told.items() if topic in self.named}
 
     @property
     def named(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,7 @@ _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
     "tags": (StringType,),
     "properties": (MapType,),
     "shardingKey": (StringType,),
-    "queue": _NUMBERS,
+    "queue": (*_NUMBERS, StringType),
 }
 
 
@@ -99,20 +100,28 @@ def _write(options: Writing, columns: Mapping[str, int], batches: Iterable[pa.Re
     ids = unique_ids()
     # Tasks begin with different queues. Workers are forks of each other: their `random`s are alike.
     turns = count(random.SystemRandom().randrange(1 << 20) * TURN)
+
+    def chosen(topic: str, place: str | int | None, sharding_key: str | None) -> Queue:
+        if not topic:
+            raise RocketMQError(
+                "sending a message: its row has no topic",
+                hint="Set the option topic, or fill the column topic in all rows.",
+            )
+        if isinstance(place, str):
+            # Who names it knows of it: its broker may be away now.
+            return _named(topic, place)
+        queues = topics.get(topic) or topics.setdefault(topic, _writable(client, options, topic))
+        if place is not None:
+            return _numbered(queues, place, topic)
+        if sharding_key is not None:
+            return queues[sharded(sharding_key, len(queues))]
+        return queues[next(turns) // TURN % len(queues)]
+
     with options.client() as client:
         sender = Sender(client, options.group)
         for batch in batches:
-            for value, key, topic, tags, properties, sharding_key, number in _rows(batch, columns):
-                topic = topic or options.topic
-                if topic not in topics:
-                    topics[topic] = _writable(client, options, topic)
-                queues = topics[topic]
-                if number is not None:
-                    queue = _numbered(queues, number, topic)
-                elif sharding_key is not None:
-                    queue = queues[sharded(sharding_key, len(queues))]
-                else:
-                    queue = queues[next(turns) // TURN % len(queues)]
+            for value, key, topic, tags, properties, sharding_key, place in _rows(batch, columns):
+                queue = chosen(topic or options.topic, place, sharding_key)
                 given = {name: text for name, text in properties or () if name not in THEIRS and text is not None}
                 if key is not None:
                     given["KEYS"] = _text(key)
@@ -142,11 +151,6 @@ def _rows(batch: pa.RecordBatch, columns: Mapping[str, int]) -> Iterator[tuple[A
 
 
 def _writable(client: Client, options: Writing, topic: str) -> tuple[Queue, ...]:
-    if not topic:
-        raise RocketMQError(
-            "sending a message: its row has no topic",
-            hint="Set the option topic, or fill the column topic in all rows.",
-        )
     route = client.route_or_create(topic, options.queues) if options.create_topics else client.route(topic)
     if not route.writable:
         raise RocketMQError(
@@ -154,6 +158,16 @@ def _writable(client: Client, options: Writing, topic: str) -> tuple[Queue, ...]
             hint="See its perm, and whether the masters of its brokers run.",
         )
     return route.writable
+
+
+@lru_cache(maxsize=1 << 12)
+def _named(topic: str, name: str) -> Queue:
+    try:
+        return Queue.named(topic, name)
+    except ValueError as error:
+        raise RocketMQError(
+            f'sending to topic "{topic}": a row asks for queue "{name}", which names none', hint='Say "broker-a:0".'
+        ) from error
 
 
 def _numbered(queues: Sequence[Queue], number: int, topic: str) -> Queue:

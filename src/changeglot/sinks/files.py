@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from changeglot import kernel
 from changeglot.options import option
-from changeglot.sinks.messages import LANE, SENT, TOPIC, MessageSink
+from changeglot.sinks.messages import LANE, SENT, TOPIC, Lanes, MessageSink
 
 _BATCH, _NUMBER = "batch", "number"
 
@@ -33,8 +33,8 @@ class Files(MessageSink):
     def check(self, spark: SparkSession) -> None:
         """Spark itself says what cannot be written."""
 
-    def lanes(self, spark: SparkSession, topics: Collection[str]) -> dict[str, int]:
-        return dict.fromkeys(topics, self.partitions or 1)
+    def lanes(self, spark: SparkSession, topics: Collection[str], known: Mapping[str, Lanes]) -> dict[str, Lanes]:
+        return dict.fromkeys(topics, tuple(map(str, range(self.partitions or 1))))
 
     def send(self, messages: DataFrame) -> None:
         kernel.prepare(messages.sparkSession)

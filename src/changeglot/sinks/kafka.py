@@ -14,7 +14,7 @@ from changeglot import kafka
 from changeglot.errors import ChangeglotError
 from changeglot.options import option, words
 from changeglot.settings import jvm
-from changeglot.sinks.messages import LANE, SENT, TOPIC, MessageSink
+from changeglot.sinks.messages import LANE, SENT, TOPIC, Lanes, MessageSink
 
 #: Few large requests: a batch of ours waits for all of them at its end, and not for any before. Kafka's own defaults
 #: are for messages that come one by one.
@@ -43,7 +43,7 @@ class Kafka(MessageSink):
         with kafka.admin(spark, kafka.client(self.servers, self.kafka), "sink.servers") as admin:
             admin.describeCluster().clusterId().get()
 
-    def lanes(self, spark: SparkSession, topics: Collection[str]) -> dict[str, int]:
+    def lanes(self, spark: SparkSession, topics: Collection[str], known: Mapping[str, Lanes]) -> dict[str, Lanes]:
         java = jvm(spark)
         with kafka.admin(spark, kafka.client(self.servers, self.kafka), "sink.servers") as admin:
             found = kafka.lanes(spark, admin, topics)
@@ -65,7 +65,7 @@ class Kafka(MessageSink):
                 f"making topics: {', '.join(unknown)} cannot be found, {_PATIENCE} seconds after",
                 hint="Are all brokers well?",
             )
-        return found
+        return {topic: tuple(map(str, range(count))) for topic, count in found.items()}
 
     def send(self, messages: DataFrame) -> None:
         header = F.struct(F.lit(kafka.HEADER).alias("key"), F.col(SENT).cast("binary").alias("value"))
@@ -73,7 +73,7 @@ class Kafka(MessageSink):
             "key",
             "value",
             TOPIC,
-            F.col(LANE).alias("partition"),
+            F.col(LANE).cast("int").alias("partition"),
             F.when(F.col(SENT).isNotNull(), F.array(header)).alias("headers"),
         )
         options = kafka.options(self.servers, {**_PRODUCER, **self.kafka})

@@ -18,6 +18,8 @@ from changeglot.options import option, words
 
 #: Columns of what is sent, beside `key` and `value`: where to, and what the message is known by.
 TOPIC, LANE, SENT = "topic", "lane", "sent"
+#: The names of a topic's lanes: who changes one changes where rows go.
+Lanes = tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +94,12 @@ class MessageSink(ABC):
             raise ConfigError(f"{path}.topic", f"is missing, and {self.format} has no names of its own", hint=hint)
 
     @abstractmethod
-    def lanes(self, spark: SparkSession, topics: Collection[str]) -> dict[str, int]:
-        """How many lanes each topic has; those that are not there are made."""
+    def lanes(self, spark: SparkSession, topics: Collection[str], known: Mapping[str, Lanes]) -> dict[str, Lanes]:
+        """The lanes of each topic, in the same order every time; topics that are not there are made.
+
+        Of those that were `known`, one that is only away now is among them: what it has is continued there.
+        """
 
     @abstractmethod
     def send(self, messages: DataFrame) -> None:
-        """DataFrame<topic, lane INT, key, value, sent> sent, the rows of each lane in the order that they lie."""
+        """DataFrame<topic, lane STRING, key, value, sent> sent, the rows of each lane in the order that they lie."""

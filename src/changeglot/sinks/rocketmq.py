@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,8 +11,9 @@ from pyspark.sql import functions as F
 
 from changeglot import rocketmq
 from changeglot.options import option
+from changeglot.rocketmq.client import Client, Queue
 from changeglot.rocketmq.pipes import PROPERTY, Cluster
-from changeglot.sinks.messages import LANE, SENT, TOPIC, MessageSink
+from changeglot.sinks.messages import LANE, SENT, TOPIC, Lanes, MessageSink
 
 #: Of a topic that is made, on each broker.
 _QUEUES = 8
@@ -31,9 +32,16 @@ class RocketMQ(Cluster, MessageSink):
         with self.looking() as client:
             client.brokers()
 
-    def lanes(self, spark: SparkSession, topics: Collection[str]) -> dict[str, int]:
+    def lanes(self, spark: SparkSession, topics: Collection[str], known: Mapping[str, Lanes]) -> dict[str, Lanes]:
         with self.looking() as client:
-            return {topic: len(client.route_or_create(topic, self.partitions or _QUEUES).writable) for topic in topics}
+            return {topic: self._queues(client, topic, known.get(topic, ())) for topic in topics}
+
+    def _queues(self, client: Client, topic: str, known: Lanes) -> Lanes:
+        # One that was known is on brokers that are away, if nobody knows it: not to be made on others.
+        route = client.route(topic, sure=True) if known else client.route_or_create(topic, self.partitions or _QUEUES)
+        before = (Queue.named(topic, name) for name in known)
+        away = (queue for queue in before if queue.broker not in route.writing)
+        return tuple(queue.name for queue in sorted({*route.writable, *away}))
 
     def send(self, messages: DataFrame) -> None:
         rocketmq.register(messages.sparkSession)

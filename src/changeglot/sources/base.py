@@ -76,6 +76,10 @@ class MessageSource(ABC):
         """The source, which says how far it is with rows that it reads before the stream."""
         return self
 
+    def going_on(self, offsets: str) -> Self:
+        """The source of a pipeline whose last batch ended there, in the words that it has Spark note."""
+        return self
+
     def ending(self) -> Self:
         """The source of a run that ends with what is there when it begins."""
         return self

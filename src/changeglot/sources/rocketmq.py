@@ -28,6 +28,10 @@ class RocketMQ(Cluster, MessageSource):
     fail_on_data_loss: bool = option("stop when messages are gone that were not read", True)
     group: str = option("the consumer group that RocketMQ's tools show the progress of", "")
     ends: bool = field(default=False, repr=False)
+    stood: str = field(default="", repr=False)
+
+    def going_on(self, offsets: str) -> Self:
+        return replace(self, stood=offsets)
 
     def ending(self) -> Self:
         return replace(self, ends=True)
@@ -41,6 +45,7 @@ class RocketMQ(Cluster, MessageSource):
             "failOnDataLoss": str(self.fail_on_data_loss).lower(),
             "consumerGroup": self.group,
             "upToNow": str(self.ends).lower(),
+            "knownOffsets": self.stood,
         }
 
     def check(self, spark: SparkSession) -> None:
