@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,13 +44,16 @@ class Cluster:
         with Client([self.stays.address]) as client:
             return set(client.brokers())
 
-    def leave(self) -> None:
+    @contextmanager
+    def one_away(self) -> Iterator[None]:
+        """Within, one of them is killed."""
         self.goes.kill()
-        until(lambda: AWAY not in self.listed())
-
-    def come(self) -> None:
-        self.goes.restart()
-        until(lambda: AWAY in self.listed())
+        try:
+            until(lambda: AWAY not in self.listed())
+            yield
+        finally:
+            self.goes.restart()
+            until(lambda: AWAY in self.listed())
 
 
 @pytest.fixture(scope="module")
@@ -90,13 +94,12 @@ def test_rows_stay_in_their_queues_and_arrive_once_though_a_broker_was_away(
     there = pipeline(tmp_path, "there", files, {**cluster.words, "topic": "b-out", "partitions": 2})
     write(tmp_path / "in", [lines[:40]])
     assert run("run", there).status == cli.DONE
-    cluster.leave()
     write(tmp_path / "in", [lines[40:]])
-    stopped = run("run", there)
+    with cluster.one_away():
+        stopped = run("run", there)
     assert stopped.status == cli.FAILED
     assert f'does not list broker "{AWAY}"' in stopped.err
     assert "goes on where it was" in stopped.err
-    cluster.come()
     assert run("run", there).status == cli.DONE
     places = defaultdict(set)
     for row in messages(spark, cluster, "b-out").collect():
@@ -143,10 +146,9 @@ def test_a_run_that_begins_while_a_broker_is_away_goes_on_with_its_queues_where_
     assert last
     send(first)
     assert logged() == len(first)
-    cluster.leave()
-    send(then)
-    assert logged() == len(first) + len(then)
-    cluster.come()
+    with cluster.one_away():
+        send(then)
+        assert logged() == len(first) + len(then)
     send(last)
     assert logged() == len(told)
     assert stored(spark, made, "b_in", "orders") == rows(one)
