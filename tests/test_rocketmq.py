@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -30,9 +31,10 @@ import changeglot
 from changeglot import config, jars, rocketmq
 from changeglot.codecs import CODECS
 from changeglot.errors import ConfigError
+from changeglot.options import options_of
 from changeglot.rocketmq.client import Client, Sender
 from changeglot.rocketmq.connection import Ask, Credentials
-from changeglot.rocketmq.datasource import LimitedQueueStream, Stretch
+from changeglot.rocketmq.datasource import SCHEMA, LimitedQueueStream, Stretch
 from changeglot.rocketmq.messages import decoded, maps, outgoing, sharded
 from changeglot.rocketmq.options import Reading, Writing, given
 from changeglot.rocketmq.writer import checked
@@ -529,6 +531,14 @@ def test_a_mistake_in_an_option_is_explained(options: dict[str, str], words: str
     with pytest.raises(ConfigError) as error:
         given(Reading, {**needed, **options})
     assert words in str(error.value)
+
+
+def test_every_option_and_column_is_in_the_docs() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "topics.md").read_text()
+    names = {each.name for kind in (Reading, Writing) for each in options_of(kind)}
+    words = {re.sub("_(.)", lambda found: found[1].upper(), name) for name in names}
+    assert not [word for word in words if f"`{word}`" not in page]
+    assert SCHEMA in " ".join(page.split())
 
 
 def test_secrets_are_not_shown(messages: Messages) -> None:
