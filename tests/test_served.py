@@ -658,7 +658,8 @@ def test_a_change_that_comes_while_an_answer_is_made_is_told_by_the_next(kept: S
 
 def test_upkeep_harms_no_client_and_those_whose_files_are_gone_begin_anew(kept: Shopping, electric: Path) -> None:
     made, spark = kept, kept.spark
-    table = config.pipeline(made.content, "any").sink.identifier("kept", "orders")
+    sink = config.pipeline(made.content, "any").sink
+    table = sink.identifier("kept", "orders")
     spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES (delta.checkpointInterval = 3)")
     shapes = [
         {"params": {"table": "kept.orders"}, **EAGER},
@@ -669,9 +670,8 @@ def test_upkeep_harms_no_client_and_those_whose_files_are_gone_begin_anew(kept: 
         return {0: made.rows(), 1: made.rows(where=lambda row: row["id"] > 5)}
 
     def tidy() -> None:
-        spark.sql(f"OPTIMIZE {table}")
         with configured(spark, {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}):
-            spark.sql(f"VACUUM {table} RETAIN 0 HOURS")
+            sink.tidy(spark, table, 0)
 
     with ExitStack() as stack:
         server = stack.enter_context(serving(made))
