@@ -322,14 +322,15 @@ class Sending(Ruled):
         return {topic: self.looked_up[topic][0] for topic in topics}
 
     def _notes(self, spark: SparkSession) -> Notes:
-        return Notes(spark, f"{self.folder.rstrip('/')}/lanes")
+        """Of the lanes of this transport's topics: a pipeline may have sent them elsewhere before."""
+        where = hashlib.sha256(f"{self.sink.name} {self.sink.at}".encode()).hexdigest()[:12]
+        return Notes(spark, f"{self.folder.rstrip('/')}/lanes/{where}")
 
     def _noted(self, spark: SparkSession, batch: int | None = None) -> dict[str, Lanes]:
         """The lanes that topics had, when that was last noted, in that batch or before it."""
         notes = self._notes(spark)
         told = notes.last() if batch is None else notes.until(batch)
-        # Earlier versions noted how many there were.
-        return {topic: tuple(names) for topic, names in (told or {}).items() if isinstance(names, list)}
+        return {topic: tuple(names) for topic, names in (told or {}).items()}
 
     def _writer(self, mark: Mark) -> str:
         """Who sends: another one if it would number the messages otherwise, and would seem to have sent them."""

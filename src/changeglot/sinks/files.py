@@ -33,6 +33,10 @@ class Files(MessageSink):
     def check(self, spark: SparkSession) -> None:
         """Spark itself says what cannot be written."""
 
+    @property
+    def at(self) -> str:
+        return self.path
+
     def lanes(self, spark: SparkSession, topics: Collection[str], known: Mapping[str, Lanes]) -> dict[str, Lanes]:
         return dict.fromkeys(topics, tuple(map(str, range(self.partitions or 1))))
 

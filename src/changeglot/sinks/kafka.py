@@ -43,6 +43,10 @@ class Kafka(MessageSink):
         with kafka.admin(spark, kafka.client(self.servers, self.kafka), "sink.servers") as admin:
             admin.describeCluster().clusterId().get()
 
+    @property
+    def at(self) -> str:
+        return self.servers
+
     def lanes(self, spark: SparkSession, topics: Collection[str], known: Mapping[str, Lanes]) -> dict[str, Lanes]:
         java = jvm(spark)
         with kafka.admin(spark, kafka.client(self.servers, self.kafka), "sink.servers") as admin:

@@ -93,6 +93,11 @@ class MessageSink(ABC):
             hint = "topic: shop, or topic: shop.{table}"
             raise ConfigError(f"{path}.topic", f"is missing, and {self.format} has no names of its own", hint=hint)
 
+    @property
+    @abstractmethod
+    def at(self) -> str:
+        """Where its topics are, as a person says it: elsewhere they have other lanes."""
+
     @abstractmethod
     def lanes(self, spark: SparkSession, topics: Collection[str], known: Mapping[str, Lanes]) -> dict[str, Lanes]:
         """The lanes of each topic, in the same order every time; topics that are not there are made.

@@ -32,6 +32,10 @@ class RocketMQ(Cluster, MessageSink):
         with self.looking() as client:
             client.brokers()
 
+    @property
+    def at(self) -> str:
+        return self.servers
+
     def lanes(self, spark: SparkSession, topics: Collection[str], known: Mapping[str, Lanes]) -> dict[str, Lanes]:
         with self.looking() as client:
             return {topic: self._queues(client, topic, known.get(topic, ())) for topic in topics}
